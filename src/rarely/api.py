@@ -1,0 +1,166 @@
+"""`estimate`: problems in, estimates out."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypedDict, Unpack, overload
+
+import numpy as np
+import torch
+
+from rarely.errors import InputError
+from rarely.estimators import Estimator
+from rarely.estimators.base import Budget, Progress
+from rarely.execution import Execution
+from rarely.problem import Batch, Problem
+from rarely.result import Estimate, Outcome, Witnesses
+from rarely.rng import Rng
+
+
+class Running:
+    """A run as an iterator over its progress. `results` is complete when the iterator is exhausted."""
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        estimator: Estimator | None = None,
+        *,
+        seed: int = 0,
+        confidence: float = 0.95,
+        device: str = "auto",
+        dtype: torch.dtype | None = None,
+        max_evaluations: int | None = None,
+        timeout: float | None = None,
+        execution: Execution | None = None,
+    ) -> None:
+        if not problems:
+            raise InputError("there is no problem to estimate")
+        if not 0 < confidence < 1:
+            raise InputError(f"confidence must lie strictly between 0 and 1, got {confidence}")
+        self.problems = list(problems)
+        self.estimator = estimator if estimator is not None else default_estimator()
+        self.seed, self.confidence = seed, confidence
+        self.execution = execution or Execution(device=device, dtype=dtype)
+        self.max_evaluations, self.timeout = max_evaluations, timeout
+        self.results: list[Estimate | None] = [None] * len(self.problems)
+
+    def __iter__(self) -> Iterator[Progress]:
+        batches, _ = self.execution.place(self.problems)
+        rng = Rng(self.seed, self.execution.resolve())
+        for batch in batches:
+            budget = Budget(self.max_evaluations, self.timeout)
+            with batch.network.evaluating():
+                run = self.estimator.run(batch, rng, self.confidence, budget)
+                while True:
+                    try:
+                        yield next(run)
+                    except StopIteration as stop:
+                        estimates: list[Estimate] = stop.value
+                        break
+            for row, estimate in zip(batch.rows.tolist(), estimates, strict=True):
+                self.results[row] = self._finish(self.problems[row], estimate, batch)
+
+    def _finish(self, problem: Problem, estimate: Estimate, batch: Batch) -> Estimate:
+        provenance = {
+            "seed": self.seed,
+            "estimator": describe(self.estimator),
+            "device": str(batch.device),
+            "dtype": str(batch.dtype).removeprefix("torch."),
+            "rarely": _version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        }
+        return replace(replay(problem, estimate), name=problem.name, provenance=provenance)
+
+
+def replay(problem: Problem, estimate: Estimate) -> Estimate:
+    """Score the witnesses again in the network's own precision and keep those that still violate the property."""
+    if len(estimate.witnesses) == 0:
+        return estimate
+    scores = problem.score(estimate.witnesses.inputs).cpu()
+    good = scores >= 0
+    witnesses = Witnesses(estimate.witnesses.inputs[good], scores[good])
+    lost = len(scores) - len(witnesses)
+    notes = estimate.notes
+    if lost:
+        notes = (
+            *notes,
+            f"{lost} of {len(scores)} witnesses do not violate the property when replayed alone: scores near 0",
+        )
+    outcome = estimate.outcome
+    if len(witnesses) == 0 and outcome is Outcome.VIOLATED:
+        outcome, notes = Outcome.STALLED, (*notes, "no witness survived its replay: the verdict hangs on rounding")
+    return replace(estimate, witnesses=witnesses, outcome=outcome, notes=notes)
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of `estimate`."""
+
+    seed: int
+    confidence: float
+    device: str
+    dtype: torch.dtype | None
+    max_evaluations: int | None
+    timeout: float | None
+    execution: Execution | None
+    progress: Callable[[Progress], None] | None
+
+
+@overload
+def estimate(problems: Problem, estimator: Estimator | None = None, **options: Unpack[Options]) -> Estimate: ...
+@overload
+def estimate(
+    problems: Sequence[Problem], estimator: Estimator | None = None, **options: Unpack[Options]
+) -> list[Estimate]: ...
+def estimate(
+    problems: Problem | Sequence[Problem],
+    estimator: Estimator | None = None,
+    *,
+    seed: int = 0,
+    confidence: float = 0.95,
+    device: str = "auto",
+    dtype: torch.dtype | None = None,
+    max_evaluations: int | None = None,
+    timeout: float | None = None,
+    execution: Execution | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Estimate | list[Estimate]:
+    """Estimate the violation probability of one problem, or of many that run as batches where they share a network.
+
+    `max_evaluations` limits the network calls of each problem (a gradient counts as three), `timeout` the seconds of
+    each batch. `progress` is called after every level or chunk; iterate over `Running` for more control.
+    """
+    single = isinstance(problems, Problem)
+    run = Running(
+        [problems] if isinstance(problems, Problem) else problems, estimator, seed=seed, confidence=confidence,
+        device=device, dtype=dtype, max_evaluations=max_evaluations, timeout=timeout, execution=execution,
+    )  # fmt: skip
+    for event in run:
+        if progress is not None:
+            progress(event)
+    results = [result for result in run.results if result is not None]
+    return results[0] if single else results
+
+
+def default_estimator() -> Estimator:
+    from rarely.estimators.splitting import Splitting
+
+    return Splitting()
+
+
+def describe(value: Any) -> Any:
+    """Settings as plain data, for provenance."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"name": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    return repr(value)
+
+
+def _version() -> str:
+    from rarely import __version__
+
+    return __version__

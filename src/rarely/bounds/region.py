@@ -1,0 +1,84 @@
+"""Input regions over which linear functions can be minimised in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .linear import gamma
+
+
+class Region(Protocol):
+    """A batch of regions with their bounding boxes, low and high (B, *event)."""
+
+    @property
+    def low(self) -> Tensor: ...
+
+    @property
+    def high(self) -> Tensor: ...
+
+    def minimum(self, A: Tensor) -> Tensor: ...
+
+    def minimiser(self, A: Tensor) -> Tensor: ...
+
+    def pick(self, index: Tensor) -> Region: ...
+
+
+@dataclass(frozen=True)
+class Box:
+    """low <= x <= high."""
+
+    low: Tensor  # (B, *event)
+    high: Tensor
+
+    def minimum(self, A: Tensor) -> Tensor:
+        """Lower bound, rounding included, of A x for A (B, m, n) -> (B, m)."""
+        low, high = self.low.flatten(1), self.high.flatten(1)
+        centre = (low + high) / 2
+        reach = (high - low) / 2
+        reach = reach + gamma(low.shape[1], low.dtype) * (centre.abs() + reach)
+        return (A @ centre.unsqueeze(-1) - A.abs() @ reach.unsqueeze(-1)).squeeze(-1)
+
+    def minimiser(self, A: Tensor) -> Tensor:
+        """Where A x is least: (B, m, n), always a corner."""
+        return torch.where(A > 0, self.low.flatten(1).unsqueeze(1), self.high.flatten(1).unsqueeze(1))
+
+    def pick(self, index: Tensor) -> Box:
+        return Box(self.low[index], self.high[index])
+
+
+@dataclass(frozen=True)
+class Ball:
+    """|x - centre|_2 <= radius."""
+
+    centre: Tensor  # (B, *event)
+    radius: Tensor  # (B,)
+
+    def _reach(self) -> Tensor:
+        wide = self.radius.reshape(-1, *(1,) * (self.centre.ndim - 1))
+        return wide + gamma(1, wide.dtype) * (self.centre.abs() + wide)
+
+    @property
+    def low(self) -> Tensor:
+        return self.centre - self._reach()
+
+    @property
+    def high(self) -> Tensor:
+        return self.centre + self._reach()
+
+    def minimum(self, A: Tensor) -> Tensor:
+        """A c - r |A|_2, by Cauchy-Schwarz, less the rounding."""
+        centre = self.centre.flatten(1).unsqueeze(-1)
+        margin = gamma(centre.shape[1], centre.dtype)
+        fall = A.norm(dim=-1) * self.radius.unsqueeze(-1) * (1 + margin)
+        return (A @ centre - margin * (A.abs() @ centre.abs())).squeeze(-1) - fall
+
+    def minimiser(self, A: Tensor) -> Tensor:
+        norm = A.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
+        return self.centre.flatten(1).unsqueeze(1) - A / norm * self.radius.reshape(-1, 1, 1)
+
+    def pick(self, index: Tensor) -> Ball:
+        return Ball(self.centre[index], self.radius[index])

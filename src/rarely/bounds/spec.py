@@ -1,0 +1,70 @@
+"""Violation as polytopes of outputs: any of {y : A y <= b}, with score max over them of min over rows b - A y.
+
+A violation is score >= 0. In bounds, row r of polytope p is the function A_r y - b_r, which is positive where the
+row is broken; a polytope is out of reach over a region as soon as one of its rows is positive on all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+Polytope = tuple[Tensor, Tensor]  # A (m, k) or (B, m, k), b (m,) or (B, m)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All rows of all polytopes stacked: `owner` maps a row to its polytope."""
+
+    C: Tensor  # (B or 1, m, k)
+    d: Tensor  # (B or 1, m): the rows are C y + d = A y - b
+    owner: Tensor  # (m,)
+    count: int
+
+    def pick(self, problem: Tensor) -> Spec:
+        """The rows of chosen problems, (len(problem), m, k) where problems differ."""
+        if self.C.shape[0] == 1:
+            return self
+        return Spec(self.C[problem], self.d[problem], self.owner, self.count)
+
+    def alone(self, polytope: int) -> Spec:
+        """One polytope of the disjunction."""
+        rows = self.owner == polytope
+        return Spec(self.C[:, rows], self.d[:, rows], self.owner[rows] * 0, 1)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Spec:
+        return Spec(self.C.to(device, dtype), self.d.to(device, dtype), self.owner.to(device), self.count)
+
+    def by_polytope(self, rows: Tensor) -> Tensor:
+        """Per-row values (B, m) to the largest one of each polytope, (B, P)."""
+        out = rows.new_full((*rows.shape[:-1], self.count), -torch.inf)
+        return out.index_reduce(-1, self.owner, rows, "amax") if self.count > 1 else rows.amax(-1, keepdim=True)
+
+    def score(self, y: Tensor) -> Tensor:
+        """s of outputs y (B, N, k) -> (B, N); s >= 0 is a violation. C must be (B or 1, m, k)."""
+        rows = y @ self.C.mT + self.d.unsqueeze(-2)
+        out = [-rows[..., self.owner == p].amax(-1) for p in range(self.count)]
+        return torch.stack(out).amax(0)
+
+
+def spec_of(outputs: Sequence[Polytope], classes: int, batch: int, device: torch.device) -> Spec:
+    """Stack polytopes given as A (m, k) or (B, m, k) and b likewise, in float64."""
+    if not outputs:
+        raise InputError("a property needs at least one output polytope")
+    As, bs, owner = [], [], []
+    shared = all(A.ndim == 2 and b.ndim == 1 for A, b in outputs)
+    for p, (A, b) in enumerate(outputs):
+        if A.shape[-1] != classes or A.shape[-2] != b.shape[-1] or A.shape[-2] < 1:
+            raise InputError(f"output polytope {p}: A {tuple(A.shape)} and b {tuple(b.shape)} do not fit")
+        rows = A.shape[-2]
+        lead = 1 if shared else batch
+        As.append(A.to(device, torch.float64).expand(lead, rows, classes))
+        bs.append(b.to(device, torch.float64).expand(lead, rows))
+        owner += [p] * rows
+    index = torch.tensor(owner, device=device)
+    return Spec(torch.cat(As, 1), -torch.cat(bs, 1), index, len(outputs))

@@ -1,0 +1,149 @@
+"""From the islands of one problem to its estimate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from rarely.estimators.base import MAX_WITNESSES, Budget, make_estimate
+from rarely.intervals import log_upper_bound, normal_quantile, replicate_interval
+from rarely.problem import Batch
+from rarely.result import Estimate, Outcome, Witnesses
+
+_POOR_MIXING = 0.8  # correlation of scores before and after the moves of a level
+_FEW = 0.75  # share of islands that must arrive for their mean to be believed
+
+
+@dataclass
+class Island:
+    """The history of one population."""
+
+    log_prob: float = 0.0
+    levels: list[float] = field(default_factory=list)
+    acceptance: list[float] = field(default_factory=list)
+    correlation: list[float] = field(default_factory=list)
+    variance: list[float] = field(default_factory=list)  # (1 - P) / (P N) of each level
+    clones: list[float] = field(default_factory=list)  # particles per survivor
+    ended: Literal["violated", "floor", "stalled", "budget"] | None = None
+    witnesses: Witnesses | None = None
+    waiting: int = 0
+    drawn: int = 0  # independent draws from p(x) that it started from
+    steps: int = 0
+
+    def climb(self, level: float, log_increment: float, survivors: int, n: int) -> None:
+        self.levels.append(level)
+        # Rounds without progress sampled the same conditional law: the fraction is over all of them.
+        self._add(log_increment - math.log1p(self.waiting), survivors, n * (1 + self.waiting))
+        self.waiting = 0
+
+    def wait(self, patience: int) -> None:
+        self.waiting += 1
+        if self.waiting >= patience:
+            self.ended = "stalled"
+
+    def finish(self, log_increment: float, hits: int, n: int, witnesses: Witnesses) -> None:
+        self.levels.append(0.0)
+        self._add(log_increment - math.log1p(self.waiting), hits, n * (1 + self.waiting))
+        self.ended, self.witnesses = "violated", witnesses
+
+    def _add(self, log_increment: float, survivors: int, n: int) -> None:
+        self.log_prob += log_increment
+        fraction = survivors / n
+        self.variance.append((1 - fraction) / (fraction * n))
+        self.clones.append(1 / fraction)
+
+    def moved(self, acceptance: float, correlation: float, steps: int) -> None:
+        self.acceptance.append(acceptance)
+        self.correlation.append(correlation)
+        self.steps += steps
+
+    def single_run_std(self) -> float:
+        """Standard deviation of log p from one population, through the correlation that its moves left.
+
+        Clones of one survivor keep the squared correlation r^2 of their scores with it, which inflates the variance
+        of the next fraction by 1 + (clones - 1) r^2 (Au and Beck 2001, eq. 29, for full moves); levels i and j share
+        r^|i-j| of their errors.
+        """
+        r = [0.0, *(max(0.0, c) for c in self.correlation)]
+        m = [1.0, *self.clones]
+        sd = [math.sqrt(v * (1 + (m[k] - 1) * r[k] ** 2)) for k, v in enumerate(self.variance)]
+        total = sum(s * s for s in sd)
+        for i in range(len(sd)):
+            shared = 1.0
+            for j in range(i + 1, len(sd)):
+                shared *= r[j]
+                total += 2 * sd[i] * sd[j] * shared
+        return math.sqrt(total)
+
+
+def combine(batch: Batch, row: int, islands: Sequence[Island], confidence: float, budget: Budget) -> Estimate:
+    """Average the islands. Their mean is unbiased when every island is, whatever the correlation inside them."""
+    arrived = [island for island in islands if island.ended == "violated"]
+    first = (arrived or islands)[0]
+    notes = _mixing_notes(islands)
+    if not arrived:
+        return _nothing_found(batch, row, islands, confidence, budget, notes)
+    log_prob, std, low, high, upper = _interval(islands, confidence)
+    if len(arrived) < len(islands):
+        notes = (*notes, f"{len(islands) - len(arrived)} of {len(islands)} islands found no violation")
+    trusted = len(arrived) >= _FEW * len(islands) and "poor mixing" not in "".join(notes)
+    return make_estimate(
+        batch, row, budget, confidence, Outcome.VIOLATED if trusted else Outcome.STALLED,
+        log_prob, std, low, high, upper, _merge(arrived), tuple(first.levels), tuple(first.acceptance), notes,
+    )  # fmt: skip
+
+
+def _interval(islands: Sequence[Island], confidence: float) -> tuple[float, float, float, float, float]:
+    if len(islands) == 1:
+        log_prob, std = islands[0].log_prob, islands[0].single_run_std()
+        z, one = normal_quantile(0.5 + 0.5 * confidence), normal_quantile(confidence)
+        return log_prob, std, log_prob - z * std, min(0.0, log_prob + z * std), min(0.0, log_prob + one * std)
+    values = [island.log_prob if island.ended == "violated" else -math.inf for island in islands]
+    log_prob, std, low, high = replicate_interval(values, confidence)
+    return log_prob, std, low, high, replicate_interval(values, 2 * confidence - 1)[3]
+
+
+def _nothing_found(
+    batch: Batch, row: int, islands: Sequence[Island], confidence: float, budget: Budget, notes: tuple[str, ...]
+) -> Estimate:
+    """No island saw a violation: P(score > last level) bounds p from above, and islands estimate that without bias."""
+    values = [island.log_prob for island in islands]
+    if not any(values):  # no level was ever passed: what is known is that the first, independent draws have no hit
+        upper = log_upper_bound(0, sum(island.drawn for island in islands), confidence)
+    elif len(values) > 1:
+        upper = replicate_interval(values, 2 * confidence - 1)[3]
+    else:
+        upper = min(0.0, values[0] + normal_quantile(confidence) * islands[0].single_run_std())
+    endings = {island.ended for island in islands}
+    if "budget" in endings:
+        outcome = Outcome.OUT_OF_BUDGET
+    elif "stalled" in endings:
+        outcome = Outcome.STALLED
+        notes = (*notes, f"the levels stopped rising below 0; at most log p = {upper:.1f} is left above the last one")
+    else:
+        outcome = Outcome.BELOW_FLOOR
+    return make_estimate(
+        batch, row, budget, confidence, outcome, -math.inf, math.inf, -math.inf, upper, upper,
+        levels=tuple(islands[0].levels), acceptance=tuple(islands[0].acceptance), notes=notes,
+    )  # fmt: skip
+
+
+def _mixing_notes(islands: Sequence[Island]) -> tuple[str, ...]:
+    """Say when populations of several levels hardly moved: then islands may agree and still be wrong together."""
+    kept = [c for island in islands for c in island.correlation]
+    poor = sum(c > _POOR_MIXING for c in kept)
+    if kept and poor > 0.5 * len(kept):
+        return (
+            f"poor mixing: scores stay correlated (> {_POOR_MIXING}) in {poor} of {len(kept)} level moves; use more steps",
+        )
+    return ()
+
+
+def _merge(islands: Sequence[Island]) -> Witnesses:
+    found = [island.witnesses for island in islands if island.witnesses is not None and len(island.witnesses)]
+    each = max(1, MAX_WITNESSES // max(1, len(found)))
+    return Witnesses(torch.cat([w.inputs[:each] for w in found]), torch.cat([w.scores[:each] for w in found]))

@@ -1,0 +1,212 @@
+"""Adaptive multi-level splitting: Algorithm 1 of Webb et al. (2019), and its relatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rarely.errors import InputError
+from rarely.estimators.base import Budget, Progress, Run, check_finite, gather_witnesses
+from rarely.estimators.combine import Island, combine
+from rarely.estimators.moves import Moved, chains, move
+from rarely.kernels import PCN, Kernel, RandomWalk, State
+from rarely.levels import Selection, ancestors, select
+from rarely.problem import Batch
+from rarely.result import Witnesses
+from rarely.rng import Rng
+
+LOG_FLOOR = math.log(1e-100)
+_PATIENCE = 5  # levels in a row without progress before a population counts as stalled
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """Splitting on the event score >= 0 through levels that a fraction `quantile` of the particles exceeds.
+
+    `islands` independent populations of `particles` each are run side by side and averaged, which keeps the estimate
+    unbiased and gives an interval that assumes nothing about the correlation inside a population. `islands=1`,
+    `kernel=RandomWalk()`, `rule="paper"`, `steps=1000`, `particles=10000` is the paper's setting.
+
+    keep="last": every particle moves `steps` times and its last state is used (the paper). keep="all": only the
+    survivors move, and every state of their chains is used (subset simulation; Au and Beck 2001, Dau and Chopin 2022);
+    `steps` then thins the chains. resample="killed": survivors stay where they are and only clones that replace killed
+    particles move (Guyader et al. 2011); with quantile = 1 - 1/N this is the last-particle algorithm.
+    """
+
+    particles: int = 1000
+    quantile: float = 0.1
+    steps: int | Literal["auto"] = "auto"
+    kernel: Kernel | None = None  # None: pCN where the input model maps from normals, else the paper's random walk
+    log_p_min: float = LOG_FLOOR
+    islands: int = 8
+    rule: Literal["strict", "paper"] = "strict"
+    keep: Literal["last", "all"] = "last"
+    resample: Literal["all", "killed"] = "all"
+    max_steps: int = 200  # cap for steps="auto"
+
+    def __post_init__(self) -> None:
+        if self.particles < 2:
+            raise InputError(f"particles must be at least 2, got {self.particles}")
+        if not 0 < self.quantile < 1:
+            raise InputError(f"quantile must lie strictly between 0 and 1, got {self.quantile}")
+        if math.floor(self.quantile * self.particles) < 1:
+            raise InputError(
+                f"quantile {self.quantile} of {self.particles} particles leaves nobody; use more particles or a larger quantile"
+            )
+        if self.steps != "auto" and self.steps < 1:
+            raise InputError(f"steps must be at least 1 or 'auto', got {self.steps}")
+        if not self.log_p_min < 0:
+            raise InputError(f"log_p_min is a natural logarithm and must be negative, got {self.log_p_min}")
+        if self.islands < 1:
+            raise InputError(f"islands must be at least 1, got {self.islands}")
+        for name, allowed in (
+            ("rule", ("strict", "paper")),
+            ("keep", ("last", "all")),
+            ("resample", ("all", "killed")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.keep == "all" and self.resample == "killed":
+            raise InputError("keep='all' moves survivors, resample='killed' leaves them in place; choose one")
+
+    @classmethod
+    def last_particle(
+        cls, particles: int = 100, islands: int = 32, steps: int = 20, kernel: Kernel | None = None
+    ) -> Splitting:
+        """Kill one particle at a time (Guyader, Hengartner and Matzner-Lober 2011), many small populations at once."""
+        quantile = 1 - 1 / particles
+        return cls(particles, quantile + 1e-9, steps, kernel, islands=islands, resample="killed")
+
+    def run(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
+        kernel = self.kernel or (RandomWalk() if batch.inputs.normal_dim is None else PCN())
+        if kernel.space == "normal" and batch.inputs.normal_dim is None:
+            raise InputError(
+                f"{type(kernel).__name__} works in the space of standard normals, and this input model has no from_normal; "
+                "use RandomWalk, or give the input model a from_normal"
+            )
+        runs = yield from _Populations(self, kernel, batch, rng, budget).run()
+        return [combine(batch, row, islands, confidence, budget) for row, islands in enumerate(runs)]
+
+
+@dataclass
+class _Populations:
+    """The populations of one run: row r of the tensors is island r % islands of problem r // islands."""
+
+    settings: Splitting
+    kernel: Kernel
+    batch: Batch
+    rng: Rng
+    budget: Budget
+    islands: list[list[Island]] = field(default_factory=list)
+
+    def run(self) -> Generator[Progress, None, list[list[Island]]]:
+        s, b = self.settings, len(self.batch)
+        self.islands = [[Island(drawn=s.particles) for _ in range(s.islands)] for _ in range(b)]
+        length = max(2, round(1 / s.quantile))
+        n = s.particles // length * length if s.keep == "all" else s.particles
+        quantile = 1 / length if s.keep == "all" else s.quantile
+        rows = torch.arange(b).repeat_interleave(s.islands)  # problem of each population still running
+        slots = torch.arange(s.islands).repeat(b)
+        part = self.batch.take(rows)
+        state = self.kernel.init(part, n, self.rng)
+        level = state.score.new_full((len(rows),), -torch.inf)
+        while True:
+            check_finite(state.score)
+            choice = select(state.score, quantile, s.rule == "paper")
+            ended = self._record(part, rows, slots, state, choice, level)
+            level = torch.maximum(level, choice.level)
+            yield self._progress(level, rows, ended)
+            going = (~ended).nonzero().squeeze(1)
+            if len(going) == 0:
+                return self.islands
+            if len(going) < len(rows):
+                rows, slots = rows[going], slots[going]
+                index = going.to(level.device)
+                part, state, level = self.batch.take(rows), state.rows(index), level[index]
+                choice = Selection(*(getattr(choice, f)[index] for f in choice.__dataclass_fields__))
+            moved = self._advance(part, state, choice, level, n, length)
+            state = moved.state
+            for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
+                self.islands[i][j].moved(float(moved.acceptance[r]), float(moved.correlation[r]), moved.steps)
+
+    def _advance(self, part: Batch, state: State, choice: Selection, level: Tensor, n: int, length: int) -> Moved:
+        s, strict = self.settings, self.settings.rule == "strict"
+        steps = None if s.steps == "auto" else s.steps
+        if s.keep == "all":
+            start = state.clone(ancestors(choice, n // length, self.rng, multinomial=False))
+            return chains(self.kernel, part, start, level, strict, self.rng, length, steps or 1)
+        if s.resample == "all":
+            start = state.clone(ancestors(choice, n, self.rng, multinomial=not strict))
+            return move(self.kernel, part, start, level, strict, self.rng, steps, s.max_steps)
+        return self._replace_killed(part, state, choice, level, n, steps)
+
+    def _replace_killed(
+        self, part: Batch, state: State, choice: Selection, level: Tensor, n: int, steps: int | None
+    ) -> Moved:
+        """Survivors stay; the others become clones of random survivors and move."""
+        s, strict = self.settings, self.settings.rule == "strict"
+        order = state.score.argsort(dim=1, descending=True)
+        fewest = int(choice.survivors.min())
+        clones = state.clone(ancestors(choice, n - fewest, self.rng, multinomial=True))
+        moved = move(self.kernel, part, clones, level, strict, self.rng, steps, s.max_steps)
+        # Rows differ in their survivors only by ties: a row with more of them keeps them and uses fewer clones.
+        rank = torch.arange(fewest, n, device=order.device)
+        replaced = rank >= choice.survivors.unsqueeze(1)
+        tail = replace(state.clone(order[:, fewest:]), scale=moved.state.scale).accept(moved.state, replaced)
+        joined = State.join([state.clone(order[:, :fewest]), tail])
+        return Moved(joined, moved.acceptance, moved.correlation, moved.steps)
+
+    def _record(
+        self, part: Batch, rows: Tensor, slots: Tensor, state: State, choice: Selection, previous: Tensor
+    ) -> Tensor:
+        """Write the level into every island's history; say which populations end here, (R,) on the CPU."""
+        finished, plateau = choice.finished.tolist(), choice.plateau.tolist()
+        risen = (choice.level > previous).tolist()
+        levels, increments, counts = choice.level.tolist(), choice.log_increment.tolist(), choice.survivors.tolist()
+        calls = self.batch.counter.calls()
+        ended = torch.zeros(len(rows), dtype=torch.bool)
+        for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
+            island = self.islands[i][j]
+            n = state.score.shape[1]
+            if finished[r]:
+                island.finish(increments[r], counts[r], n, self._witnesses(part, r, state))
+            elif plateau[r] or not risen[r]:
+                island.wait(_PATIENCE)
+            else:
+                island.climb(levels[r], increments[r], counts[r], n)
+                if island.log_prob < self.settings.log_p_min:
+                    island.ended = "floor"
+            spent = int(calls[int(self.batch.rows[i])])
+            if island.ended is None and (self.budget.late or self.budget.left(spent) <= self._cost_of_level(n)):
+                island.ended = "budget"
+            ended[r] = island.ended is not None
+        return ended
+
+    def _cost_of_level(self, n: int) -> float:
+        """Calls that the next level of all islands of one problem takes at least."""
+        s = self.settings
+        if s.keep == "all":
+            return n * s.islands * (1 if s.steps == "auto" else s.steps)
+        moving = n if s.resample == "all" else max(1, n - math.floor(s.quantile * n))
+        return moving * s.islands * (2 if s.steps == "auto" else s.steps)
+
+    def _witnesses(self, part: Batch, r: int, state: State) -> Witnesses:
+        hit = (state.score[r] >= 0).nonzero().squeeze(1)
+        position = state.position[r, hit]
+        if self.kernel.space == "normal":
+            with torch.no_grad():
+                position = part.take(torch.tensor([r])).inputs.from_normal(position.unsqueeze(0)).squeeze(0)
+        return gather_witnesses(part, r, position, state.score[r, hit])
+
+    def _progress(self, level: Tensor, rows: Tensor, ended: Tensor) -> Progress:
+        running = torch.tensor([sum(i.log_prob for i in group) / len(group) for group in self.islands])
+        lowest = torch.zeros(len(self.batch))
+        lowest.scatter_reduce_(0, rows, level.float().cpu(), "amin")
+        active = len(set(rows[~ended].tolist()))
+        calls = int(self.batch.counter.calls()[self.batch.rows].sum())
+        return Progress("splitting", lowest.clamp_max(0.0), running, active, calls)

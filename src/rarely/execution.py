@@ -1,0 +1,104 @@
+"""Where and how networks run: device, precision, rows per forward pass. With rng.py the only file that knows devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rarely.errors import InputError
+from rarely.inputs.base import Each as EachInputs
+from rarely.networks.adapt import Network
+from rarely.problem import Batch, Counter, Problem, make_batch
+
+_BYTES_PER_FORWARD = 256 * 2**20  # activations kept in flight on a CPU: small enough to stay near the caches
+_MIN_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How to run: `device` "auto", "cpu", "cuda", ...; `dtype` None for the network's own; `rows` per forward pass."""
+
+    device: str = "auto"
+    dtype: torch.dtype | None = None
+    rows: int | None = None
+    compile: bool = False
+
+    def resolve(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise InputError(f"device {self.device!r} is not one torch knows; use auto, cpu or cuda") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise InputError("device cuda was asked for, but torch sees no GPU; use --device cpu or auto")
+        return device
+
+    def place(self, problems: Sequence[Problem]) -> tuple[list[Batch], Counter]:
+        """Group problems that share a network and an input shape into batches. Order is kept by Batch.rows."""
+        device, counter = self.resolve(), Counter(len(problems))
+        groups: dict[tuple[int, tuple[int, ...], int | None], list[int]] = {}
+        for i, problem in enumerate(problems):
+            model = problem.inputs
+            key = (id(problem.network), tuple(model.event_shape), model.normal_dim)
+            groups.setdefault(key, []).append(i)
+        batches = []
+        for rows in groups.values():
+            first = problems[rows[0]]
+            network = first.adapted.placed(device, self.dtype)
+            if self.compile and network.module is not None:
+                compiled = torch.compile(network.module, dynamic=False)
+                network = Network(compiled, network.differentiable, network.dtype, network.module)
+            chunk = self.rows or _rows_per_forward(network, first, device)
+            forward = _chunked(network.call, chunk)
+            batches.append(make_batch(problems, rows, counter, network, forward, chunk, device, network.dtype))
+        return batches, counter
+
+
+def _rows_per_forward(network: Network, problem: Problem, device: torch.device) -> int:
+    """Rows whose activations fit: measured from the outputs of every module on one input."""
+    if network.module is None:
+        return 65536
+    size = problem.inputs.center.numel() if not isinstance(problem.inputs, EachInputs) else 1
+    total = [size]
+
+    def count(_: torch.nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            total[0] += output.numel()
+
+    hooks = [m.register_forward_hook(count) for m in network.module.modules() if not list(m.children())]
+    try:
+        with torch.no_grad(), network.evaluating():
+            shape = tuple(problem.inputs.event_shape)
+            network.call(torch.zeros((1, *shape), device=device, dtype=network.dtype))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    budget = _BYTES_PER_FORWARD
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        budget = int(0.3 * free)
+    return max(_MIN_ROWS, budget // (4 * total[0]))
+
+
+def _chunked(call: Callable[[Tensor], Tensor], chunk: int) -> Callable[[Tensor], Tensor]:
+    """Run rows in pieces; an out-of-memory halves the piece and goes on."""
+    size = chunk
+
+    def forward(x: Tensor) -> Tensor:
+        nonlocal size
+        while True:
+            try:
+                if x.shape[0] <= size:
+                    return call(x)
+                return torch.cat([call(x[i : i + size]) for i in range(0, x.shape[0], size)])
+            except torch.OutOfMemoryError:
+                if size <= _MIN_ROWS:
+                    raise
+                size = max(_MIN_ROWS, min(size, x.shape[0]) // 2)
+                torch.cuda.empty_cache()
+
+    return forward

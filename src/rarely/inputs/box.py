@@ -1,0 +1,63 @@
+"""Uniform inputs in a box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rarely.errors import InputError
+from rarely.inputs.base import ArrayLike, Shape, inside, leading, tensor
+from rarely.normal import between
+from rarely.rng import Rng
+
+
+@dataclass(frozen=True, init=False)
+class Box:
+    """Uniform in low <= x <= high, coordinate by coordinate. Equal bounds fix a coordinate."""
+
+    low: Tensor  # (*event)
+    high: Tensor  # (*event)
+    event_shape: Shape
+
+    def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
+        lower = tensor(low, "low")
+        upper = tensor(high, "high").to(lower.dtype)
+        try:
+            lower, upper = lower + torch.zeros_like(upper), upper + torch.zeros_like(lower)
+        except RuntimeError as error:
+            raise InputError(f"low has shape {tuple(lower.shape)} and high {tuple(upper.shape)}") from error
+        wrong = int((lower > upper).sum())
+        if wrong:
+            first = int((lower > upper).flatten().nonzero()[0])
+            raise InputError(
+                f"low > high in {wrong} coordinate(s), first at flat index {first}: "
+                f"{lower.flatten()[first].item():g} > {upper.flatten()[first].item():g}; swap the bounds"
+            )
+        object.__setattr__(self, "low", lower.contiguous())
+        object.__setattr__(self, "high", upper.contiguous())
+        object.__setattr__(self, "event_shape", tuple(lower.shape))
+
+    @property
+    def normal_dim(self) -> int:
+        return int(torch.Size(self.event_shape).numel())
+
+    @property
+    def center(self) -> Tensor:
+        return 0.5 * (self.low + self.high)
+
+    @property
+    def support(self) -> tuple[Tensor, Tensor]:
+        return self.low, self.high
+
+    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+        u = rng.uniform((*leading(shape), *self.event_shape), self.low.dtype)
+        return torch.addcmul(self.low, u, self.high - self.low).clamp(self.low, self.high)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        ok = inside(x, self.low, self.high, self.event_shape)
+        return torch.where(ok, 0.0, -torch.inf).to(x.dtype)
+
+    def from_normal(self, z: Tensor) -> Tensor:
+        return between(z.reshape(*z.shape[:-1], *self.event_shape), self.low, self.high)

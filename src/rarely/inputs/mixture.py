@@ -1,0 +1,114 @@
+"""Mixtures of input models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rarely.errors import InputError
+from rarely.inputs.base import ArrayLike, Custom, InputModel, Shape, adapt, leading, tensor
+from rarely.normal import LOG_SQRT_2PI, between
+from rarely.rng import Rng
+
+
+@dataclass(frozen=True, init=False)
+class Mixture:
+    """Component i with probability weights[i].
+
+    The density of a mixture needs normalised components. What a component's log_density lacks is known for Box, the
+    l-infinity ball and Gaussian; a user's own component is taken as normalised; for others give `log_volumes`.
+    """
+
+    components: tuple[InputModel, ...]
+    log_weights: Tensor  # (K,)
+    log_volumes: Tensor  # (K,) added to a component's -log_density so that it integrates to one
+    event_shape: Shape
+
+    def __init__(
+        self, components: Sequence[object], weights: ArrayLike | None = None, log_volumes: ArrayLike | None = None
+    ) -> None:
+        models = tuple(adapt(component) for component in components)
+        if not models:
+            raise InputError("a mixture needs at least one component")
+        shapes = {tuple(model.event_shape) for model in models}
+        if len(shapes) > 1:
+            raise InputError(f"mixture components must share an input shape, got {sorted(shapes)}")
+        share = tensor([1.0] * len(models) if weights is None else weights, "weights").double()
+        if share.shape != (len(models),) or bool((share < 0).any()) or float(share.sum()) <= 0:
+            raise InputError(f"weights must be {len(models)} numbers of at least 0 with a positive sum")
+        if log_volumes is None:
+            volumes = torch.tensor([_log_volume(model) for model in models], dtype=torch.float64)
+        else:
+            volumes = tensor(log_volumes, "log_volumes").double()
+        object.__setattr__(self, "components", models)
+        object.__setattr__(self, "log_weights", torch.log(share / share.sum()).to(torch.get_default_dtype()))
+        object.__setattr__(self, "log_volumes", volumes.to(torch.get_default_dtype()))
+        object.__setattr__(self, "event_shape", shapes.pop())
+
+    @property
+    def normal_dim(self) -> int | None:
+        dims = {model.normal_dim for model in self.components}
+        if len(dims) > 1 or None in dims:
+            return None
+        (dim,) = dims
+        assert dim is not None
+        return dim + 1  # one more normal chooses the component
+
+    @property
+    def center(self) -> Tensor:
+        return self.components[0].center
+
+    @property
+    def support(self) -> tuple[Tensor, Tensor] | None:
+        supports = [model.support for model in self.components]
+        if any(support is None for support in supports):
+            return None
+        lows, highs = zip(*(support for support in supports if support is not None), strict=True)
+        return torch.stack(lows).amin(0), torch.stack(highs).amax(0)
+
+    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+        lead = leading(shape)
+        u = rng.uniform(lead)
+        edges = torch.cumsum(self.log_weights.exp(), -1)
+        choice = (u.unsqueeze(-1) >= edges[..., :-1]).sum(-1)
+        drawn = torch.stack([model.sample(lead, rng) for model in self.components])
+        return _choose(drawn, choice)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        if bool(torch.isnan(self.log_volumes).any()):
+            raise InputError(
+                "the density of this mixture needs log_volumes: the log of what each component's density lacks"
+            )
+        parts = torch.stack([model.log_density(x) for model in self.components], -1)
+        return torch.logsumexp(parts - self.log_volumes + self.log_weights, -1)
+
+    def from_normal(self, z: Tensor) -> Tensor:
+        edges = torch.cumsum(self.log_weights.exp(), -1)
+        u = between(z[..., -1], torch.zeros_like(z[..., -1]), torch.ones_like(z[..., -1]))
+        choice = (u.unsqueeze(-1) >= edges[..., :-1]).sum(-1)
+        return _choose(torch.stack([model.from_normal(z[..., :-1]) for model in self.components]), choice)
+
+
+def _choose(drawn: Tensor, choice: Tensor) -> Tensor:
+    """drawn (K, *lead, *event), choice (*lead) -> (*lead, *event)."""
+    index = choice.reshape(1, *choice.shape, *([1] * (drawn.ndim - 1 - choice.ndim)))
+    return drawn.gather(0, index.expand(1, *drawn.shape[1:])).squeeze(0)
+
+
+def _log_volume(model: InputModel) -> float:
+    """What makes a component's log_density normalised: the log-volume of a uniform one, the constant of a normal one."""
+    from rarely.inputs.box import Box
+    from rarely.inputs.gaussian import Gaussian
+    from rarely.inputs.lp_ball import LpBall
+
+    if isinstance(model, Box) or (isinstance(model, LpBall) and model.norm == torch.inf):
+        width = (model.high - model.low).double()
+        return float(torch.log(width[width > 0]).sum())
+    if isinstance(model, Gaussian):
+        scale = model.std[model.std > 0] if model.independent else model.factor.diagonal()
+        return float(torch.log(scale.double()).sum()) + LOG_SQRT_2PI * scale.numel()
+    return 0.0 if isinstance(model, Custom) else math.nan

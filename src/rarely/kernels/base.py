@@ -1,0 +1,117 @@
+"""A kernel is a value with three pure functions: init, step, adapt. State is apart from diagnostics.
+
+To write one: hold settings in a frozen dataclass; `init` draws from p(x) and scores; `step` proposes, calls the network
+once, and keeps what `passes`; `adapt` changes `state.scale` from acceptance rates. See pcn.py: it takes two minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from rarely.problem import Batch
+from rarely.rng import Rng
+
+
+@dataclass(frozen=True)
+class State:
+    """B populations of N chains."""
+
+    position: Tensor  # (B, N, d) normals, or (B, N, *event) inputs
+    score: Tensor  # (B, N)
+    scale: Tensor  # (B, 1) or (B, N) step size
+    gradient: Tensor | None = None  # (B, N, d) of the score
+    log_density: Tensor | None = None  # (B, N), for kernels in the space of the inputs
+    unit: Tensor | None = None  # (B, 1, *event) length that a step of scale 1 has in each coordinate
+
+    @property
+    def _per_chain(self) -> tuple[str, ...]:
+        """Names of the fields that have one entry per chain."""
+        names = ["position", "score", "gradient", "log_density"]
+        return (*names, "scale") if self.scale.shape[1] == self.score.shape[1] else tuple(names)
+
+    def clone(self, ancestors: Tensor) -> State:
+        """The chains at `ancestors` (B, n). Step sizes kept per chain are inherited."""
+
+        def pick(value: Tensor) -> Tensor:
+            index = ancestors.reshape(*ancestors.shape, *([1] * (value.ndim - 2)))
+            return value.gather(1, index.expand(*ancestors.shape, *value.shape[2:]))
+
+        return self._change(pick, self._per_chain)
+
+    def rows(self, index: Tensor) -> State:
+        """The populations at `index`."""
+        return self._change(lambda value: value[index], tuple(spec.name for spec in fields(self)))
+
+    def accept(self, proposal: State, ok: Tensor) -> State:
+        """The proposal where `ok` (B, N), the old state elsewhere; step sizes stay."""
+        changes = {}
+        for name in ("position", "score", "gradient", "log_density"):
+            old, new = getattr(self, name), getattr(proposal, name)
+            if old is not None and new is not None:
+                changes[name] = torch.where(ok.reshape(*ok.shape, *([1] * (old.ndim - 2))), new, old)
+        return replace(self, **changes)
+
+    @staticmethod
+    def join(states: Sequence[State]) -> State:
+        """The chains of all states in one population; step sizes kept per problem are the last state's."""
+        first, last = states[0], states[-1]
+        names = [name for name in first._per_chain if getattr(last, name) is not None]
+        return replace(last, **{name: torch.cat([getattr(state, name) for state in states], 1) for name in names})
+
+    def _change(self, function: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> State:
+        values = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: function(value) for name, value in values.items() if value is not None})
+
+
+class Kernel(Protocol):
+    """Keeps p(x | score > level) invariant."""
+
+    @property
+    def space(self) -> Literal["normal", "input"]:
+        """Whether positions are standard normals mapped by the input model, or inputs themselves."""
+        ...
+
+    @property
+    def adapts(self) -> Literal["step", "level"]:
+        """Whether `adapt` is called after each step, or once per level with the mean acceptance."""
+        ...
+
+    def init(self, batch: Batch, n: int, rng: Rng) -> State:
+        """N draws from p(x), scored."""
+        ...
+
+    def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
+        """One move of every chain above `level` (B, 1), and whether it moved (B, N)."""
+        ...
+
+    def adapt(self, state: State, accepted: Tensor) -> State:
+        """Step sizes for the acceptance rates seen (B, N)."""
+        ...
+
+
+def passes(score: Tensor, level: Tensor, strict: bool) -> Tensor:
+    return score > level if strict else score >= level
+
+
+def normal_init(batch: Batch, n: int, rng: Rng, scale: float, gradient: bool = False) -> State:
+    """The common start of the kernels in z-space."""
+    d = batch.inputs.normal_dim
+    assert d is not None
+    z = rng.normal((len(batch), n, d), batch.dtype)
+    first = z.new_full((len(batch), 1), scale)
+    if gradient:
+        score, slope = batch.gradient_normal(z)
+        return State(z, score, first, gradient=slope)
+    return State(z, batch.score_normal(z), first)
+
+
+def nudge(state: State, accepted: Tensor, target: float, rate: float, largest: float) -> State:
+    """One step size per problem, moved towards the target acceptance (Robbins-Monro on its logarithm)."""
+    error = accepted.to(state.scale.dtype).mean(1, keepdim=True) - target
+    gain = rate * min(1.0, accepted.shape[1] / 30)  # few chains say little about the rate
+    return replace(state, scale=(state.scale * torch.exp(gain * error)).clamp(1e-4, largest))

@@ -1,0 +1,49 @@
+"""Preconditioned Crank-Nicolson: the random walk that keeps a standard normal invariant in any dimension."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rarely.errors import InputError
+from rarely.kernels.base import State, normal_init, nudge, passes
+from rarely.problem import Batch
+from rarely.rng import Rng
+
+
+@dataclass(frozen=True)
+class PCN:
+    """z' = sqrt(1 - beta^2) z + beta xi, kept when its score passes the level (Cotter et al. 2013, eq. 4.8).
+
+    The proposal is reversible for the normal law, so the level is all that is left to check.
+    """
+
+    scale: float = 0.5  # beta at the start
+    target: float = 0.4  # acceptance that beta is adapted to, per problem
+    rate: float = 0.4
+
+    space: Literal["normal"] = "normal"
+    adapts: Literal["step"] = "step"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale <= 1:
+            raise InputError(f"the scale of PCN must lie in (0, 1], got {self.scale}")
+        if not 0 < self.target < 1:
+            raise InputError(f"the target acceptance must lie in (0, 1), got {self.target}")
+
+    def init(self, batch: Batch, n: int, rng: Rng) -> State:
+        return normal_init(batch, n, rng, self.scale)
+
+    def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
+        beta = state.scale.unsqueeze(-1)
+        noise = rng.normal(state.position.shape, state.position.dtype)
+        z = torch.addcmul(state.position * torch.sqrt(1 - beta * beta), noise, beta)
+        score = batch.score_normal(z)
+        ok = passes(score, level, strict)
+        return state.accept(State(z, score, state.scale), ok), ok
+
+    def adapt(self, state: State, accepted: Tensor) -> State:
+        return nudge(state, accepted, self.target, self.rate, 1.0)

@@ -1,0 +1,105 @@
+"""The paper's own kernel: a Metropolis random walk on the inputs, one radius per chain (appendix B)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.special import ndtr
+
+from rarely.errors import InputError
+from rarely.inputs.base import event_dims
+from rarely.kernels.base import State, passes
+from rarely.normal import truncated_quantile
+from rarely.problem import Batch
+from rarely.rng import Rng
+
+
+@dataclass(frozen=True)
+class RandomWalk:
+    """Uniform or Gaussian steps, cut to the support's bounding box, with the Hastings correction for the cut.
+
+    A radius is relative to the width of the support in each coordinate (to the spread of a first sample where the
+    support is unbounded). After the M steps of a level a chain's radius is halved when its acceptance was under
+    `target` and multiplied by 1.02 when above; a clone inherits it.
+    """
+
+    proposal: Literal["uniform", "gaussian"] = "uniform"
+    radius: float = 0.5
+    target: float = 0.234  # Roberts et al. 1997, as the paper says
+
+    space: Literal["input"] = "input"
+    adapts: Literal["level"] = "level"
+
+    def __post_init__(self) -> None:
+        if self.proposal not in ("uniform", "gaussian"):
+            raise InputError(f"proposal must be 'uniform' or 'gaussian', got {self.proposal!r}")
+        if not self.radius > 0:
+            raise InputError(f"radius must be positive, got {self.radius}")
+
+    def init(self, batch: Batch, n: int, rng: Rng) -> State:
+        x = batch.sample(n, rng)
+        low, high = _support(batch, x)
+        width = (high - low).expand(len(batch), 1, *x.shape[2:])
+        spread = x.std(dim=1, keepdim=True).clamp_min(1e-12)
+        unit = torch.where(torch.isfinite(width), width, spread)
+        scale = x.new_full(x.shape[:2], self.radius)
+        return State(x, batch.score(x), scale, log_density=batch.inputs.log_density(x), unit=unit)
+
+    def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
+        assert state.log_density is not None
+        assert state.unit is not None
+        x, dims = state.position, event_dims(state.position, batch.inputs.event_shape)
+        low, high = _support(batch, x)
+        r = state.scale.reshape(*state.scale.shape, *([1] * len(dims))) * state.unit
+        if self.proposal == "uniform":
+            y = _uniform(x, r, low, high, rng)
+            forward, backward = _uniform_length(x, r, low, high), _uniform_length(y, r, low, high)
+        else:
+            y = _gaussian(x, r, low, high, rng)
+            forward, backward = _gaussian_mass(x, r, low, high), _gaussian_mass(y, r, low, high)
+        fixed = high == low
+        y = torch.where(fixed, x, y)
+        # q(x | y) / q(y | x): each is uniform over (or normal cut to) what the box leaves of the step, so the densities
+        # are one over the length (or mass) of that piece.
+        ratio = torch.where(fixed, torch.zeros_like(x), torch.log(forward) - torch.log(backward)).sum(dims)
+        score, density = batch.score(y), batch.inputs.log_density(y)
+        log_ratio = density - state.log_density + ratio
+        accept = torch.log(rng.uniform(score.shape, score.dtype)) < log_ratio
+        ok = passes(score, level, strict) & accept
+        return state.accept(State(y, score, state.scale, log_density=density), ok), ok
+
+    def adapt(self, state: State, accepted: Tensor) -> State:
+        factor = torch.where(accepted.to(state.scale.dtype) < self.target, 0.5, 1.02)
+        return replace(state, scale=(state.scale * factor).clamp(1e-6, 1.0))
+
+
+def _support(batch: Batch, x: Tensor) -> tuple[Tensor, Tensor]:
+    support = batch.inputs.support
+    if support is None:
+        return x.new_tensor(-torch.inf), x.new_tensor(torch.inf)
+    return support[0].to(x.device, x.dtype), support[1].to(x.device, x.dtype)
+
+
+def _uniform(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng) -> Tensor:
+    a, b = torch.maximum(x - r, low), torch.minimum(x + r, high)
+    return torch.minimum(torch.maximum(torch.lerp(a, b, rng.uniform(x.shape, x.dtype)), a), b)
+
+
+def _uniform_length(x: Tensor, r: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return (torch.minimum(x + r, high) - torch.maximum(x - r, low)).clamp_min(1e-30)
+
+
+def _gaussian(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng) -> Tensor:
+    z = rng.normal(x.shape, x.dtype)
+    a, b = ((low - x) / r).expand(x.shape), ((high - x) / r).expand(x.shape)
+    if not bool(torch.isfinite(a).any() | torch.isfinite(b).any()):
+        return x + r * z
+    y = x + r * truncated_quantile(z, a, b).to(x.dtype)
+    return torch.minimum(torch.maximum(y, low), high)
+
+
+def _gaussian_mass(x: Tensor, r: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return torch.sub(ndtr((high - x) / r), ndtr((low - x) / r)).clamp_min(1e-30)

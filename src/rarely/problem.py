@@ -1,0 +1,229 @@
+"""A problem is a network, a property and an input model. This is the only place that calls the network, and counts it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rarely.batching import place
+from rarely.errors import InputError, NetworkError
+from rarely.inputs.base import InputModel, stack_inputs, take_inputs
+from rarely.inputs.base import adapt as adapt_inputs
+from rarely.networks.adapt import Network
+from rarely.networks.adapt import adapt as adapt_network
+from rarely.properties import (
+    Misclassification,
+    Property,
+    Way,
+    adapt_property,
+    stack_properties,
+    take_properties,
+)
+from rarely.rng import Rng
+
+_PROBE = 16  # inputs drawn to check a problem before any long work
+
+
+@dataclass(frozen=True, init=False)
+class Problem:
+    """What is the probability that `property` is violated, score >= 0, for inputs drawn from `inputs`?"""
+
+    network: Any  # as the user gave it: problems share a batch when this is the same object
+    property: Property
+    inputs: InputModel
+    name: str
+    adapted: Network = field(repr=False)
+
+    def __init__(self, network: Any, property: Any, inputs: Any, name: str = "") -> None:
+        model = adapt_inputs(inputs)
+        probe = model.sample(_PROBE, Rng(0))
+        _check_support(model, probe)
+        adapted = adapt_network(network, probe.to(torch.float32) if probe.dtype == torch.float64 else probe)
+        prop = adapt_property(property, len(model.event_shape))
+        if isinstance(prop, Misclassification) and prop.label is None:
+            y = _call(adapted, model.center.unsqueeze(0).to(adapted.dtype)).flatten(1)
+            prop = Misclassification(int(y.argmax(1)))
+        for name_, value in (
+            ("network", network),
+            ("property", prop),
+            ("inputs", model),
+            ("name", name),
+            ("adapted", adapted),
+        ):
+            object.__setattr__(self, name_, value)
+        self._check(probe)
+
+    def _check(self, probe: Tensor) -> None:
+        y = _call(self.adapted, probe.to(self.adapted.dtype))
+        if y.ndim == 0 or y.shape[0] != _PROBE:
+            raise NetworkError(
+                f"the network turned {_PROBE} inputs into outputs of shape {tuple(y.shape)}; "
+                "its first dimension must be the batch"
+            )
+        if not bool(torch.isfinite(y).all()):
+            raise NetworkError("the network returns NaN or inf on inputs drawn from the input model")
+        outputs = y[0].numel()
+        for name in ("label", "target"):
+            label = getattr(self.property, name, None)
+            if isinstance(label, Tensor) and int(label) >= outputs:
+                raise InputError(f"{name} {int(label)} is out of range: the network has {outputs} outputs")
+        score = self.property.score(probe.to(self.adapted.dtype), y)
+        if score.shape != (_PROBE,):
+            raise InputError(f"the property gives scores of shape {tuple(score.shape)} for {_PROBE} inputs")
+        if bool(torch.isnan(score).any()):
+            raise InputError("the property's score is NaN on inputs drawn from the input model")
+
+    def score(self, x: Any) -> Tensor:
+        """Scores (n,) of inputs (n, *event) in the network's own precision: >= 0 is a violation."""
+        batch = torch.as_tensor(x)
+        if tuple(batch.shape[1:]) != tuple(self.inputs.event_shape):
+            raise InputError(f"inputs have shape {tuple(batch.shape)}, expected (n, {self.inputs.event_shape})")
+        batch = batch.to(self.adapted.dtype)
+        prop = place(self.property, batch.device, self.adapted.dtype)
+        return prop.score(batch, _call(self.adapted, batch))
+
+
+def _check_support(model: InputModel, probe: Tensor) -> None:
+    if tuple(probe.shape) != (_PROBE, *model.event_shape):
+        raise InputError(f"the input model drew {tuple(probe.shape)}, expected {(_PROBE, *model.event_shape)}")
+    if not bool(torch.isfinite(probe).all()):
+        raise InputError("the input model draws NaN or inf")
+    if model.support is not None:
+        low, high = model.support
+        if bool(((probe < low) | (probe > high)).any()):
+            raise InputError("the input model draws inputs outside its own support; check its sample and support")
+    if model.normal_dim is None:  # then the density is what the random walk relies on
+        density = model.log_density(probe)
+        if bool(torch.isnan(density).any() | (density == -torch.inf).any()):
+            raise InputError(
+                "the input model draws inputs whose log_density is -inf or NaN: its samples fall outside its support"
+            )
+
+
+@torch.no_grad()
+def _call(network: Network, x: Tensor) -> Tensor:
+    with network.evaluating():
+        return network.call(x)
+
+
+class Counter:
+    """Network evaluations and gradients spent, per problem of the original list."""
+
+    def __init__(self, problems: int) -> None:
+        self.evaluations = torch.zeros(problems, dtype=torch.long)
+        self.gradients = torch.zeros(problems, dtype=torch.long)
+        self._lock = threading.Lock()
+
+    def add(self, rows: Tensor, evaluations: int | Tensor, gradients: int | Tensor = 0) -> None:
+        with self._lock:
+            self.evaluations.index_add_(0, rows, torch.as_tensor(evaluations).expand(rows.shape).long())
+            self.gradients.index_add_(0, rows, torch.as_tensor(gradients).expand(rows.shape).long())
+
+    def calls(self) -> Tensor:
+        """Cost in network calls: a gradient is a forward and a backward pass, three calls in all."""
+        return self.evaluations + 3 * self.gradients
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B problems that share a network, placed on a device. Row b of every tensor belongs to problem rows[b]."""
+
+    network: Network
+    property: Property
+    inputs: InputModel
+    rows: Tensor  # (B,) index into the original list of problems, on the CPU
+    counter: Counter
+    forward: Callable[[Tensor], Tensor]  # rows (n, *event) -> outputs, in chunks that fit the device
+    chunk: int  # rows per forward pass
+    device: torch.device
+    dtype: torch.dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, index: Tensor) -> Batch:
+        """The problems at `index` (repeats allowed): dropping finished ones and making islands are both this."""
+        return replace(
+            self,
+            property=take_properties(self.property, index),
+            inputs=take_inputs(self.inputs, index),
+            rows=self.rows[index.cpu()],
+        )
+
+    def ways(self, index: Tensor) -> Batch:
+        """The same rows with the event "way index[b] scores highest" for row b."""
+        return replace(self, property=Way(self.property, index.to(self.device).unsqueeze(1)))
+
+    def sample(self, n: int, rng: Rng) -> Tensor:
+        return self.inputs.sample((len(self), n), rng).to(self.dtype)
+
+    def score(self, x: Tensor) -> Tensor:
+        """Scores (B, N) of inputs (B, N, *event)."""
+        self.counter.add(self.rows, x.shape[1])
+        with torch.no_grad():
+            return self.property.score(x, self._outputs(x))
+
+    def parts(self, x: Tensor) -> Tensor:
+        """Scores (B, N, K) of each way to fail."""
+        self.counter.add(self.rows, x.shape[1])
+        with torch.no_grad():
+            return self.property.parts(x, self._outputs(x))
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        y = self.forward(x.flatten(0, 1))
+        return y.reshape(*x.shape[:2], *y.shape[1:])
+
+    def score_normal(self, z: Tensor) -> Tensor:
+        """Scores (B, N) of standard normals (B, N, d) mapped to inputs."""
+        with torch.no_grad():
+            return self.score(self.inputs.from_normal(z))
+
+    def score_ragged(self, z: Tensor, row: Tensor) -> Tensor:
+        """Scores (n,) of points z (n, d), each of the problem row[n]: for searches where rows finish at other times."""
+        self.counter.add(self.rows, torch.bincount(row.cpu(), minlength=len(self)))
+        part = self.take(row)
+        with torch.no_grad():
+            x = part.inputs.from_normal(z.unsqueeze(1))
+            return part.property.score(x, part._outputs(x)).squeeze(1)
+
+    def gradient_normal(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (B, N) and their gradients (B, N, d) in z-space."""
+        if not self.network.differentiable:
+            raise InputError("this network is a black box: it has no gradients; use a gradient-free kernel such as PCN")
+        self.counter.add(self.rows, 0, z.shape[1])
+        per = max(1, self.chunk // max(1, 2 * z.shape[0]))
+        scores, gradients = [], []
+        for start in range(0, z.shape[1], per):
+            with torch.enable_grad():
+                leaf = z[:, start : start + per].detach().requires_grad_()
+                x = self.inputs.from_normal(leaf)
+                y = self.network.call(x.flatten(0, 1))
+                s = self.property.score(x, y.reshape(*x.shape[:2], *y.shape[1:]))
+                (g,) = torch.autograd.grad(s.sum(), leaf)
+            scores.append(s.detach())
+            gradients.append(g)
+        return torch.cat(scores, 1), torch.cat(gradients, 1)
+
+
+def make_batch(
+    problems: Sequence[Problem], rows: Sequence[int], counter: Counter, network: Network,
+    forward: Callable[[Tensor], Tensor], chunk: int, device: torch.device, dtype: torch.dtype,
+) -> Batch:  # fmt: skip
+    """Stack the problems at `rows`, which share `network`, onto a device."""
+    chosen = [problems[i] for i in rows]
+    return Batch(
+        network,
+        place(stack_properties([p.property for p in chosen]), device, dtype),
+        place(stack_inputs([p.inputs for p in chosen]), device, dtype),
+        torch.tensor(list(rows)),
+        counter,
+        forward,
+        chunk,
+        device,
+        dtype,
+    )
