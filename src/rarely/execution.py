@@ -1,4 +1,4 @@
-"""Where and how networks run: device, precision, rows per forward pass. With rng.py the only file that knows devices."""
+"""Where and how networks run: device, precision, rows per pass. With rng.py the only file that knows devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A problem is a network, a property and an input model. This is the only place that calls the network, and counts it."""
+"""A problem: network, property, input model. This is the only place that calls the network, and counts it."""
 
 from __future__ import annotations
 

@@ -278,7 +278,8 @@ def adapt_property(prop: Any, event_dims: int) -> Property:
     if callable(prop):
         return Scored(prop, event_dims)
     raise InputError(
-        f"a property must be Misclassification, Targeted, LinearConstraint or a function of (x, y), not {type(prop).__name__}"
+        f"a property must be Misclassification, Targeted, LinearConstraint or a function of (x, y), "
+        f"not {type(prop).__name__}"
     )
 
 

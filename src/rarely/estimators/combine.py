@@ -138,7 +138,7 @@ def _mixing_notes(islands: Sequence[Island]) -> tuple[str, ...]:
     poor = sum(c > _POOR_MIXING for c in kept)
     if kept and poor > 0.5 * len(kept):
         return (
-            f"poor mixing: scores stay correlated (> {_POOR_MIXING}) in {poor} of {len(kept)} level moves; use more steps",
+            f"poor mixing: scores stay correlated in {poor} of {len(kept)} level moves; use more steps",
         )
     return ()
 

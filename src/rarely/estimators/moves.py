@@ -66,7 +66,7 @@ def move(
 def chains(
     kernel: Kernel, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng, length: int, thin: int
 ) -> Moved:
-    """Run every chain for `length` states, its start the first, and keep them all (subset simulation, waste-free SMC)."""
+    """Run every chain for `length` states, its start the first, and keep them all."""
     start, threshold = state, level.unsqueeze(1)
     kept, total, done = [state], torch.zeros_like(state.score), 0
     for _ in range(length - 1):

@@ -56,7 +56,7 @@ class Splitting:
             raise InputError(f"quantile must lie strictly between 0 and 1, got {self.quantile}")
         if math.floor(self.quantile * self.particles) < 1:
             raise InputError(
-                f"quantile {self.quantile} of {self.particles} particles leaves nobody; use more particles or a larger quantile"
+                f"quantile {self.quantile} of {self.particles} particles leaves nobody; raise either"
             )
         if self.steps != "auto" and self.steps < 1:
             raise InputError(f"steps must be at least 1 or 'auto', got {self.steps}")
@@ -86,7 +86,7 @@ class Splitting:
         kernel = self.kernel or (RandomWalk() if batch.inputs.normal_dim is None else PCN())
         if kernel.space == "normal" and batch.inputs.normal_dim is None:
             raise InputError(
-                f"{type(kernel).__name__} works in the space of standard normals, and this input model has no from_normal; "
+                f"{type(kernel).__name__} works on standard normals, and this input model has no from_normal; "
                 "use RandomWalk, or give the input model a from_normal"
             )
         runs = yield from _Populations(self, kernel, batch, rng, budget).run()

@@ -169,8 +169,8 @@ def adapt(model: Any) -> InputModel:
         missing = []  # a generator: everything happens in the space of its latent
     if missing:
         raise InputError(
-            f"the input model {type(model).__name__} has no {' and no '.join(missing)}; it needs sample(n) -> (n, *event) "
-            "and log_density(x) -> (n,), or be one of Box, LpBall, Gaussian, TruncatedGaussian, Mixture"
+            f"the input model {type(model).__name__} has no {' and no '.join(missing)}; it needs "
+            "sample(n) -> (n, *event) and log_density(x) -> (n,), or be one of Box, LpBall, Gaussian, TruncatedGaussian, Mixture"
         )
     shape = getattr(model, "event_shape", None)
     if shape is None:

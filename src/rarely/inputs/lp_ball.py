@@ -113,8 +113,9 @@ class LpBall:
 
     def _length(self, offset: Tensor) -> Tensor:
         dims = event_dims(offset, self.event_shape)
-        size: Tensor = offset.abs() if self.norm == 1 else offset.square()
-        return size.sum(dims) if self.norm == 1 else torch.sqrt(size.sum(dims))
+        if self.norm == 1:
+            return offset.abs().sum(dims)
+        return torch.sqrt(torch.square(offset).sum(dims))
 
     def _rejection(self, lead: Shape, rng: Rng) -> Tensor:
         """Exact draws: propose from a product law cut to the box, keep with probability proportional to the ratio.
@@ -178,6 +179,6 @@ def _proposal_width(middle: Tensor, radius: float, norm: float, box: Box) -> flo
             middle.expand(expand), box.low.expand(expand), box.high.expand(expand),
             middle.new_full((rows,), radius), one, norm, Rng(0),
         )  # fmt: skip
-        # The exponent is in units of the width: too wide a law leaves the ball, too narrow a one never reaches its edge.
+        # In units of the width: too wide a law leaves the ball, too narrow a one never reaches its edge.
         low, high = (mid, high) if float(exponent.mean()) < float(limit[0]) else (low, mid)
     return math.sqrt(low * high)

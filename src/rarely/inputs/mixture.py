@@ -100,7 +100,7 @@ def _choose(drawn: Tensor, choice: Tensor) -> Tensor:
 
 
 def _log_volume(model: InputModel) -> float:
-    """What makes a component's log_density normalised: the log-volume of a uniform one, the constant of a normal one."""
+    """What a component's log_density lacks: the log-volume of a uniform one, the constant of a normal one."""
     from rarely.inputs.box import Box
     from rarely.inputs.gaussian import Gaussian
     from rarely.inputs.lp_ball import LpBall

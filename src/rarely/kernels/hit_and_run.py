@@ -19,8 +19,8 @@ from rarely.rng import Rng
 class HitAndRun:
     """Elliptical slice sampling (Murray et al. 2010) with {score > level} as the slice.
 
-    Points z cos a + xi sin a with a drawn from a bracket that shrinks towards 0 at each miss. Each path of shrinkages is
-    as likely backwards as forwards, so giving up after `tries` and staying is correct too. A step costs `tries` calls.
+    Points z cos a + xi sin a with a drawn from a bracket that shrinks towards 0 at each miss. Each path of shrinkages
+    is as likely backwards as forwards, so giving up after `tries` and staying is correct too. A step costs `tries` calls.
     """
 
     tries: int = 4

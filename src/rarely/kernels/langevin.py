@@ -42,7 +42,7 @@ class Langevin:
         z = rho * state.position + beta * noise
         score, gradient = batch.gradient_normal(z)
         back_push, back_noise = self.drift * _unit(gradient), (state.position - rho * z) / beta
-        # log q(z | z') - log q(z' | z) against the normal reference; the |push|^2 terms are equal unless a gradient is 0.
+        # log q(z | z') - log q(z' | z) against the normal reference.
         log_ratio = _tilt(back_push, back_noise) - _tilt(push, noise)
         u = rng.uniform(score.shape, score.dtype)
         ok = passes(score, level, strict) & (torch.log(u) < log_ratio)

@@ -107,6 +107,7 @@ def _adapt_numpy(function: Callable[[Any], Any], probe: Tensor, error: Exception
         call(probe)
     except Exception as second:
         raise NetworkError(
-            f"the network failed on a batch of shape {tuple(probe.shape)}, as a tensor ({error}) and as an array ({second})"
+            f"the network failed on a batch of shape {tuple(probe.shape)}, as a tensor ({error}) "
+            f"and as an array ({second})"
         ) from second
     return Network(call, False, probe.dtype, None)

@@ -53,9 +53,12 @@ def compare_with_onnxruntime(network: Callable[[torch.Tensor], torch.Tensor], fi
             "%s: imported, but not compared with onnxruntime, which cannot run it: %s", file.source, reason
         )
         return
-    with torch.no_grad():
-        batch = network(torch.from_numpy(rows)).numpy()
-        single = network(torch.from_numpy(rows[:1])).numpy()
+    try:
+        with torch.no_grad():
+            batch = network(torch.from_numpy(rows)).numpy()
+            single = network(torch.from_numpy(rows[:1])).numpy()
+    except (RuntimeError, IndexError) as error:
+        raise NetworkError(f"{file.source}: the imported network fails at another batch size ({error})") from error
     expected = expected.reshape(len(rows), -1)
     for name, actual, wanted in (("8", batch, expected), ("1", single, expected[:1])):
         difference = largest_difference(actual.reshape(len(wanted), -1), wanted)

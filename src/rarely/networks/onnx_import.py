@@ -77,7 +77,12 @@ def import_onnx(source: str | Path | bytes, *, check: bool = True) -> ImportedNe
     onnxruntime.
     """
     file = read_onnx(source)
-    network = build_network(file)
+    try:
+        network = build_network(file)
+    except RarelyError:
+        raise
+    except Exception as error:  # a damaged file can break any assumption; its reader sees no traceback
+        raise blame(file, "the graph", error) from error
     if check:
         from rarely.networks.onnx_check import compare_with_onnxruntime
 
@@ -106,7 +111,7 @@ def build_network(file: OnnxFile) -> ImportedNetwork:
                 readers[name] -= 1
                 if readers[name] == 0:
                     values.pop(name, None)
-        output = values[file.output_name]
+        output = values.get(file.output_name)
         if not isinstance(output, Activation):
             raise NetworkError(f"{file.source}: the output {file.output_name!r} does not depend on the input")
         if not output.tail:

@@ -82,8 +82,8 @@ def read_onnx(source: str | Path | bytes) -> OnnxFile:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's DecodeError is not exported under a stable name
         raise FormatError(name, f"not an ONNX file, or a truncated one ({error})") from error
-    if not model.HasField("graph") or not model.graph.node or not model.graph.output:
-        raise FormatError(name, "not an ONNX file: it holds no graph with nodes and outputs")
+    if not model.graph.node or not model.graph.output or not model.graph.output[0].name:
+        raise FormatError(name, "not an ONNX file: it holds no graph with nodes and a named output")
     try:
         if not isinstance(source, bytes):
             onnx.external_data_helper.load_external_data_for_model(model, str(Path(source).resolve().parent))

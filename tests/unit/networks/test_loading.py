@@ -120,9 +120,7 @@ def test_pickles_are_refused_unless_trusted(tmp_path: Path, name: str) -> None:
     assert load_network(path, trust_pickle=True)(X).shape == (7, 3)
 
 
-@pytest.mark.parametrize(
-    "name", ["net.pt", "net.pkl", "net.bin", "net.pt2", "net.ts", "net.safetensors", "net.onnx"]
-)
+@pytest.mark.parametrize("name", ["net.pt", "net.pkl", "net.bin", "net.pt2", "net.ts", "net.safetensors", "net.onnx"])
 def test_hostile_pickle_is_never_executed(tmp_path: Path, name: str) -> None:
     trace = tmp_path / "executed"
     for write in (
@@ -131,9 +129,7 @@ def test_hostile_pickle_is_never_executed(tmp_path: Path, name: str) -> None:
     ):
         write(tmp_path / name)
         with pytest.raises((NetworkError, FormatError)):
-            load_network(
-                tmp_path / name, architecture=make_net if name.endswith(("bin", "safetensors")) else None
-            )
+            load_network(tmp_path / name, architecture=make_net if name.endswith(("bin", "safetensors")) else None)
         assert not trace.exists()
 
 

@@ -201,9 +201,7 @@ def test_local_functions_are_inlined() -> None:
         [helper.make_node("Add", ["a", "a"], ["b"])],
         [helper.make_opsetid("", 17)],
     )
-    model = onnx.load_model_from_string(
-        graph([helper.make_node("Twice", ["x"], ["y"], domain="own")], (1, 3))
-    )
+    model = onnx.load_model_from_string(graph([helper.make_node("Twice", ["x"], ["y"], domain="own")], (1, 3)))
     model.functions.append(body)
     model.opset_import.append(helper.make_opsetid("own", 1))
     assert torch.equal(import_onnx(model.SerializeToString())(torch.ones(2, 3)), torch.full((2, 3), 2.0))

@@ -64,9 +64,7 @@ def test_missing_output(tmp_path: Path) -> None:
 def test_wrong_shapes(tmp_path: Path) -> None:
     model = onnx.load_model_from_string(GOOD)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((5, 6), np.float32), "w1"))
-    expect_format_error(
-        tmp_path, model.SerializeToString(), r"MatMul node 'MatMul_a': a product of shapes \(1, 4\)"
-    )
+    expect_format_error(tmp_path, model.SerializeToString(), r"MatMul node 'MatMul_a': a product of shapes \(1, 4\)")
 
 
 def test_impossible_reshape(tmp_path: Path) -> None:

@@ -417,9 +417,7 @@ def test_split_uses_every_output() -> None:
 def test_other_float_types(dtype: Any) -> None:
     model = single_op("Gemm", (1, 5), arr(5, 4).astype(dtype), arr(4).astype(dtype), dtype=dtype)
     network = import_onnx(model)
-    assert (
-        network(torch.rand(3, 5, dtype=network.linear_1.weight.dtype)).dtype == network.linear_1.weight.dtype
-    )
+    assert network(torch.rand(3, 5, dtype=network.linear_1.weight.dtype)).dtype == network.linear_1.weight.dtype
     if dtype == np.float64:
         check_against_onnxruntime(model)
 

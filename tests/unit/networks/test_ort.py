@@ -66,9 +66,7 @@ def test_hard_coded_reshape_is_opened(target: tuple[int, ...]) -> None:
 
 def test_rows_one_by_one_where_the_batch_is_wired_in() -> None:
     """ReduceSum over axis 0 is per row at batch size 1, and would mix rows at any other."""
-    data = graph(
-        [node("ReduceSum", "x", "a", axes=[0]), node("Mul", "a w", "y")], (1, 6), {"w": arr(1, 6)}, opset=11
-    )
+    data = graph([node("ReduceSum", "x", "a", axes=[0]), node("Mul", "a w", "y")], (1, 6), {"w": arr(1, 6)}, opset=11)
     network = OnnxRuntimeNetwork(data)
     assert network._batched is None
     x = torch.rand(5, 6)
@@ -98,9 +96,7 @@ def test_replay_in_the_models_own_type(tmp_path: Path) -> None:
     assert y.dtype == np.float32
     assert y.shape == (1, 3)
     np.testing.assert_array_equal(replay(path, torch.from_numpy(x)), y)
-    np.testing.assert_allclose(
-        y[0], import_onnx(path)(torch.tensor(x[None], dtype=torch.float32))[0], rtol=1e-5
-    )
+    np.testing.assert_allclose(y[0], import_onnx(path)(torch.tensor(x[None], dtype=torch.float32))[0], rtol=1e-5)
     with pytest.raises(InputError, match="takes one input"):
         replay(path, np.zeros(5))
 
