@@ -43,12 +43,8 @@ def seconds(network: nn.Module, x: torch.Tensor, gradient: bool) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("RARELY_DATA"), help="default: $RARELY_DATA"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=os.environ.get("RARELY_DATA"), help="default: $RARELY_DATA")
     parser.add_argument("--batch", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--threads", type=int, default=1)
@@ -64,9 +60,7 @@ def main() -> None:
     hand = by_hand(imported)
     x = torch.rand(options.batch, 784, 1)
     gap = float((imported(x) - hand(x)).abs().max())
-    print(
-        f"mnistfc 256x2, batch {options.batch}, {options.threads} thread(s), largest difference {gap:.1e}\n"
-    )
+    print(f"mnistfc 256x2, batch {options.batch}, {options.threads} thread(s), largest difference {gap:.1e}\n")
     print("| pass | imported, ms | by hand, ms | ratio |")
     print("|---|---|---|---|")
     for label, gradient in (("forward", False), ("forward and backward", True)):

@@ -16,18 +16,23 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rarely.api import Running, estimate
     from rarely.errors import RarelyError
-    from rarely.estimators import MonteCarlo, Splitting
+    from rarely.estimators import Auto, ImportanceSampling, LineSampling, MonteCarlo, Splitting
     from rarely.execution import Execution
     from rarely.inputs import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
+    from rarely.loading import load_problem
+    from rarely.networks import load_network
     from rarely.problem import Problem
     from rarely.properties import LinearConstraint, Misclassification, Targeted
     from rarely.result import Estimate, Outcome
 
 _HOME = {
+    "Auto": "rarely.estimators",
     "Box": "rarely.inputs",
     "Estimate": "rarely.result",
     "Execution": "rarely.execution",
     "Gaussian": "rarely.inputs",
+    "ImportanceSampling": "rarely.estimators",
+    "LineSampling": "rarely.estimators",
     "LinearConstraint": "rarely.properties",
     "LpBall": "rarely.inputs",
     "Misclassification": "rarely.properties",
@@ -41,6 +46,8 @@ _HOME = {
     "Targeted": "rarely.properties",
     "TruncatedGaussian": "rarely.inputs",
     "estimate": "rarely.api",
+    "load_network": "rarely.networks",
+    "load_problem": "rarely.loading",
 }
 
 __all__ = sorted(_HOME)

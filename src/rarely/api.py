@@ -146,9 +146,9 @@ def estimate(
 
 
 def default_estimator() -> Estimator:
-    from rarely.estimators.splitting import Splitting
+    from rarely.estimators.auto import Auto
 
-    return Splitting()
+    return Auto()
 
 
 def describe(value: Any) -> Any:

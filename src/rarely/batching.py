@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,13 @@ T = TypeVar("T")
 
 class CannotStack(Exception):
     """The values differ in kind or shape; the caller loops over them instead."""
+
+
+@runtime_checkable
+class PerRow(Protocol):
+    """A value that holds one object per row instead of stacked tensors."""
+
+    def take(self, index: Tensor) -> PerRow: ...
 
 
 def stack(items: Sequence[T]) -> T:
@@ -46,7 +53,7 @@ def stack(items: Sequence[T]) -> T:
 
 def take(value: T, index: Tensor) -> T:
     """The stacked value for the problems at `index`."""
-    return _map(value, lambda tensor: tensor[index.to(tensor.device)])
+    return _map(value, lambda tensor: tensor[index.to(tensor.device)], rows=index)
 
 
 def place(value: T, device: torch.device, dtype: torch.dtype) -> T:
@@ -54,13 +61,15 @@ def place(value: T, device: torch.device, dtype: torch.dtype) -> T:
     return _map(value, lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype))
 
 
-def _map(value: T, function: Callable[[Tensor], Tensor]) -> T:
+def _map(value: T, function: Callable[[Tensor], Tensor], rows: Tensor | None = None) -> T:
     if isinstance(value, Tensor):
         return function(value)  # type: ignore[return-value]
     if isinstance(value, tuple) and not isinstance(value, torch.Size):
-        return tuple(_map(part, function) for part in value)  # type: ignore[return-value]
+        return tuple(_map(part, function, rows) for part in value)  # type: ignore[return-value]
+    if isinstance(value, PerRow) and rows is not None:
+        return value.take(rows)  # type: ignore[return-value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and getattr(value, "stackable", True):
-        return _rebuild(value, lambda name: _map(getattr(value, name), function))
+        return _rebuild(value, lambda name: _map(getattr(value, name), function, rows))
     return value
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from rarely.errors import InputError
-from rarely.inputs.base import Each as EachInputs
 from rarely.networks.adapt import Network
 from rarely.problem import Batch, Counter, Problem, make_batch
 
@@ -62,8 +61,7 @@ def _rows_per_forward(network: Network, problem: Problem, device: torch.device) 
     """Rows whose activations fit: measured from the outputs of every module on one input."""
     if network.module is None:
         return 65536
-    size = problem.inputs.center.numel() if not isinstance(problem.inputs, EachInputs) else 1
-    total = [size]
+    total = [int(torch.Size(problem.inputs.event_shape).numel())]
 
     def count(_: torch.nn.Module, __: object, output: object) -> None:
         if isinstance(output, Tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
@@ -67,6 +68,7 @@ def normal_quantile(probability: float) -> float:
     return NormalDist().inv_cdf(probability)
 
 
+@lru_cache(maxsize=256)
 def student_quantile(probability: float, degrees: float) -> float:
     """Quantile of Student's t, for probabilities of at least one half."""
 
@@ -96,11 +98,29 @@ def replicate_interval(log_values: Sequence[float], confidence: float) -> tuple[
         return centre, math.inf, -math.inf, 0.0
     t = student_quantile(0.5 + 0.5 * confidence, n - 1)
     if min(log_values) == -math.inf:
-        ratios = [math.exp(v - centre) for v in log_values]
-        std = math.sqrt(sum((r - 1) ** 2 for r in ratios) / (n - 1) / n)
+        std = _relative_error(log_values, centre)
         low = centre + math.log1p(-t * std) if t * std < 1 else -math.inf
         return centre, std, low, min(0.0, centre + math.log1p(t * std))
     mean = sum(log_values) / n
     variance = sum((v - mean) ** 2 for v in log_values) / (n - 1)
     std = math.sqrt(variance / n + variance**2 / (2 * (n - 1)))
     return centre, std, centre - t * std, min(0.0, centre + t * std)
+
+
+def mean_upper_bound(log_values: Sequence[float], confidence: float) -> float:
+    """One-sided bound on the log of the mean of what `log_values` estimate, by Student's t on the values themselves.
+
+    For estimates of different quantities, as of P(score > level) at levels that differ: their logs may lie far apart,
+    and Cox's interval, which takes that for noise of one lognormal, would say nothing.
+    """
+    centre = log_mean_exp(log_values)
+    if len(log_values) < 2 or centre == -math.inf:
+        return 0.0
+    t = student_quantile(confidence, len(log_values) - 1)
+    return min(0.0, centre + math.log1p(t * _relative_error(log_values, centre)))
+
+
+def _relative_error(log_values: Sequence[float], centre: float) -> float:
+    """Standard error of the mean of exp(log_values), over that mean."""
+    n = len(log_values)
+    return math.sqrt(sum((math.exp(v - centre) - 1) ** 2 for v in log_values) / (n - 1) / n)

@@ -20,7 +20,7 @@ class Selection:
     order: Tensor  # (B, k) indices of particles by falling score; the first `survivors` of a row survive
     log_increment: Tensor  # (B,) float64
     finished: Tensor  # (B,) bool: the level reached 0
-    plateau: Tensor  # (B,) bool: all scores are equal and below 0, so that no level separates them
+    plateau: Tensor  # (B,) bool: ties below 0 reach the top, so that no level has survivors above it
 
 
 def select(scores: Tensor, quantile: float, paper: bool) -> Selection:
@@ -43,16 +43,11 @@ def select(scores: Tensor, quantile: float, paper: bool) -> Selection:
         level = top[:, -1]
         finished = level >= 0
         survivors = (scores > level.unsqueeze(1)).sum(1)
-        plateau = torch.zeros_like(finished)
+        # Ties that reach the top leave nobody above. Going back to a lower level, or trying again, only when that
+        # happens would bias p upwards (by up to a factor of 2): the population has died out, and counts as zero.
+        plateau = ~finished & (survivors == 0)
     survivors = torch.where(finished, hits, survivors)
-    tied = ~finished & ((survivors > order.shape[1]) if paper else (survivors == 0))
-    if bool(tied.any()):
-        # Ties reach the top of the population: take the largest level that leaves somebody above it.
-        below = torch.where(scores < top[:, :1], scores, -torch.inf).amax(1)
-        lower = torch.where(tied & (not paper), below, level)
-        count = (scores > lower.unsqueeze(1)).sum(1) if not paper else survivors
-        plateau = plateau | (tied & (below == -torch.inf))
-        level, survivors = torch.where(tied, lower, level), torch.where(tied, count, survivors)
+    if paper and bool((survivors > order.shape[1]).any()):
         order = scores.argsort(dim=1, descending=True)
     fraction = survivors.double() / n
     return Selection(level, survivors, order, torch.log(fraction), finished, plateau)

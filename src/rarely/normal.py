@@ -27,7 +27,8 @@ def between(z: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 def truncated_quantile(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """The standard normal truncated to [a, b], as a monotone map of a standard normal z. Computed in float64."""
-    flip = a > 0  # mirror an interval in the upper tail into the lower one, where the CDF keeps its digits
+    # Mirror whatever lies in the upper tail into the lower one, where the CDF keeps its digits.
+    flip = (a > 0) | ((z > 0) & (b > 0))
     low, high = torch.where(flip, -b, a).double(), torch.where(flip, -a, b).double()
     w = torch.where(flip, -z, z).double()
     log_low, log_high = torch.special.log_ndtr(low), torch.special.log_ndtr(high)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rarely.batching import place
+from rarely.batching import place, take
 from rarely.errors import InputError, NetworkError
-from rarely.inputs.base import InputModel, stack_inputs, take_inputs
+from rarely.inputs.base import InputModel, stack_inputs
 from rarely.inputs.base import adapt as adapt_inputs
 from rarely.networks.adapt import Network
 from rarely.networks.adapt import adapt as adapt_network
@@ -22,7 +22,6 @@ from rarely.properties import (
     Way,
     adapt_property,
     stack_properties,
-    take_properties,
 )
 from rarely.rng import Rng
 
@@ -68,10 +67,9 @@ class Problem:
         if not bool(torch.isfinite(y).all()):
             raise NetworkError("the network returns NaN or inf on inputs drawn from the input model")
         outputs = y[0].numel()
-        for name in ("label", "target"):
-            label = getattr(self.property, name, None)
-            if isinstance(label, Tensor) and int(label) >= outputs:
-                raise InputError(f"{name} {int(label)} is out of range: the network has {outputs} outputs")
+        for name, label in _labels(self.property):
+            if label >= outputs:
+                raise InputError(f"{name} {label} is out of range: the network has {outputs} outputs")
         score = self.property.score(probe.to(self.adapted.dtype), y)
         if score.shape != (_PROBE,):
             raise InputError(f"the property gives scores of shape {tuple(score.shape)} for {_PROBE} inputs")
@@ -86,6 +84,17 @@ class Problem:
         batch = batch.to(self.adapted.dtype)
         prop = place(self.property, batch.device, self.adapted.dtype)
         return prop.score(batch, _call(self.adapted, batch))
+
+
+def _labels(prop: object) -> Iterator[tuple[str, int]]:
+    """The labels that a property names, through `&` and `|`."""
+    for name in ("label", "target"):
+        label = getattr(prop, name, None)
+        if isinstance(label, Tensor):
+            yield name, int(label)
+    for part in ("left", "right", "whole"):
+        if hasattr(prop, part):
+            yield from _labels(getattr(prop, part))
 
 
 def _check_support(model: InputModel, probe: Tensor) -> None:
@@ -150,8 +159,8 @@ class Batch:
         """The problems at `index` (repeats allowed): dropping finished ones and making islands are both this."""
         return replace(
             self,
-            property=take_properties(self.property, index),
-            inputs=take_inputs(self.inputs, index),
+            property=take(self.property, index),
+            inputs=take(self.inputs, index),
             rows=self.rows[index.cpu()],
         )
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from rarely.batching import CannotStack, stack, take
+from rarely.batching import CannotStack, stack
 from rarely.errors import InputError
 from rarely.inputs.base import ArrayLike, tensor
 
@@ -115,7 +115,7 @@ class LinearConstraint(_Composable):
 
     def __init__(self, A: ArrayLike, b: ArrayLike) -> None:
         matrix, bound = tensor(A, "A"), tensor(b, "b")
-        if matrix.ndim == 1:
+        if matrix.ndim == 1 and bound.numel() == 1:
             matrix, bound = matrix[None], bound.reshape(1)
         if matrix.ndim != 2 or bound.shape != matrix.shape[:1]:
             raise InputError(
@@ -146,7 +146,7 @@ class LinearConstraint(_Composable):
         y = _outputs(y, _lead(self.A.ndim, 3))
         if y.shape[-1] != outputs:
             raise InputError(f"A has {outputs} columns but the network has {y.shape[-1]} outputs")
-        matrix = self.A.reshape(*self.A.shape[:-3], alternatives * rows, outputs)
+        matrix = self.A.reshape(*self.A.shape[:-3], alternatives * rows, outputs).to(y.dtype)
         matrix = matrix.squeeze(-3) if matrix.ndim > 2 else matrix  # stacked: (B, 1, ...) -> (B, ...)
         products = (y @ matrix.mT).reshape(*y.shape[:-1], alternatives, rows)
         return torch.sub(self.b, products).amin(-1)
@@ -246,8 +246,10 @@ class Way(_Composable):
 class Each:
     """B properties that do not stack, each for its own row of the batch."""
 
-    stackable: ClassVar[bool] = False
     properties: tuple[Property, ...]
+
+    def take(self, index: Tensor) -> Each:
+        return Each(tuple(self.properties[i] for i in index.tolist()))
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
         rows = [p.parts(u, v) for p, u, v in zip(self.properties, x, y, strict=True)]
@@ -263,12 +265,6 @@ def stack_properties(properties: Sequence[Property]) -> Property:
         return stack(properties)
     except CannotStack:
         return Each(tuple(properties))
-
-
-def take_properties(prop: Property, index: Tensor) -> Property:
-    if isinstance(prop, Each):
-        return Each(tuple(prop.properties[i] for i in index.tolist()))
-    return take(prop, index)
 
 
 def adapt_property(prop: Any, event_dims: int) -> Property:

@@ -218,7 +218,7 @@ class Gather:
             return (A.reshape(*lead, *self.in_shapes[0]),)
         sizes = [math.prod(shape) for shape in self.in_shapes]
         flat = A.new_zeros(*lead, sum(sizes) + 1).index_add(2, self.index.flatten(), A.flatten(2))
-        parts = flat[..., :-1].split(sizes, 2)
+        parts = torch.split(flat[..., :-1], sizes, 2)
         return tuple(p.reshape(*lead, *s) for p, s in zip(parts, self.in_shapes, strict=True))
 
     def constant(self) -> Tensor | None:
@@ -240,4 +240,4 @@ def moved(op: AnyOp, device: torch.device, dtype: torch.dtype) -> AnyOp:
         value = getattr(op, field.name)
         if isinstance(value, Tensor):
             changed[field.name] = value.to(device, dtype if value.is_floating_point() else value.dtype)
-    return dataclasses.replace(op, **changed) if changed else op  # type: ignore[return-value]
+    return dataclasses.replace(op, **changed) if changed else op

@@ -28,6 +28,10 @@ def _pair(value: Any, rank: int) -> tuple[int, ...]:
     return tuple(int(v) for v in (values * rank if len(values) == 1 else values))
 
 
+def _joint(*shapes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
 class Builder:
     """Collects nodes. Weights are kept in float64, which holds float32 weights exactly."""
 
@@ -36,7 +40,10 @@ class Builder:
         self.device = device
 
     def real(self, value: Any) -> Tensor:
-        tensor = torch.as_tensor(value, device=self.device).detach().to(torch.float64)
+        if isinstance(value, Tensor):
+            tensor = value.detach().to(self.device, torch.float64)
+        else:
+            tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         if not bool(tensor.isfinite().all()):
             raise Unprovable("a weight or constant of the network is not finite")
         return tensor
@@ -121,7 +128,7 @@ class Builder:
             if c.ndim > len(x.shape):
                 raise Unprovable("a constant that broadcasts over the batch dimension")
             parts.append(c)
-        shape = tuple(torch.broadcast_shapes(x.shape, parts[0].shape, parts[1].shape))
+        shape = _joint(x.shape, parts[0].shape, parts[1].shape)
         if shape != x.shape:
             x = self.move(lambda v: v.expand(PROBE, *shape), x)
         return self.add(Scale(parts[0], parts[1], parts[1].abs()), shape, x)
@@ -129,7 +136,7 @@ class Builder:
     def sum(self, *xs: Handle) -> Handle:
         if len({len(x.shape) for x in xs}) != 1:
             raise Unprovable("a sum that broadcasts over the batch dimension")
-        shape = tuple(torch.broadcast_shapes(*(x.shape for x in xs)))
+        shape = _joint(*(x.shape for x in xs))
         same = [x if x.shape == shape else self.move(lambda v: v.expand(PROBE, *shape), x) for x in xs]
         return self.add(Add(len(same)), shape, *same)
 
@@ -202,15 +209,32 @@ class Builder:
         step = kernel if stride is None or stride == [] else stride
         return self.conv(x, weight, None, step, padding, 1, channels)
 
-    def mean(self, x: Handle, dims: Any, keepdim: bool = False) -> Handle:
-        """Mean over axes of the event: they are moved last and averaged by a dense row."""
+    def _last(self, x: Handle, dims: Any) -> tuple[list[int], Callable[[Tensor], Tensor]]:
+        """The axes meant by `dims`, and the move that flattens them into one at the end."""
         rank = len(x.shape) + 1
         axes = [d % rank for d in (dims if isinstance(dims, Sequence) else [dims])]
-        if 0 in axes:
-            raise Unprovable("a mean over the batch dimension")
+        if 0 in axes or not axes:
+            raise Unprovable("a reduction over the batch dimension")
         keep = [d for d in range(rank) if d not in axes]
-        flat = self.move(lambda v: v.permute(*keep, *axes).flatten(len(keep)), x)
+        return axes, lambda v: v.permute(*keep, *axes).flatten(len(keep))
+
+    def _reduced(self, x: Handle, axes: list[int], keepdim: bool) -> list[int]:
+        rank = len(x.shape) + 1
+        return [1 if d in axes else x.shape[d - 1] for d in range(1, rank) if keepdim or d not in axes]
+
+    def mean(self, x: Handle, dims: Any, keepdim: bool = False) -> Handle:
+        """Mean over axes of the event: they are moved last and averaged by a dense row."""
+        axes, last = self._last(x, dims)
+        flat = self.move(last, x)
         n = flat.shape[-1]
         row = self.dense(flat, torch.full((1, n), 1 / n, dtype=torch.float64), None)
-        shape = [1 if d in axes else x.shape[d - 1] for d in range(1, rank) if keepdim or d not in axes]
+        shape = self._reduced(x, axes, keepdim)
         return self.move(lambda v: v.reshape(PROBE, *shape), row)  # type: ignore[no-any-return]
+
+    def amax(self, x: Handle, dims: Any, keepdim: bool = False) -> Handle:
+        """Maximum over axes of the event: windows made of the entries along them."""
+        axes, last = self._last(x, dims)
+        places = torch.arange(math.prod(x.shape)).reshape(1, *x.shape)
+        windows = last(places)[0].to(self.device)
+        shape = tuple(self._reduced(x, axes, keepdim))
+        return self.add(MaxWindows(windows.reshape(-1, windows.shape[-1]), x.shape, shape), shape, x)

@@ -73,11 +73,11 @@ class Ball:
         """A c - r |A|_2, by Cauchy-Schwarz, less the rounding."""
         centre = self.centre.flatten(1).unsqueeze(-1)
         margin = gamma(centre.shape[1], centre.dtype)
-        fall = A.norm(dim=-1) * self.radius.unsqueeze(-1) * (1 + margin)
+        fall: Tensor = torch.linalg.vector_norm(A, dim=-1) * self.radius.unsqueeze(-1) * (1 + margin)
         return (A @ centre - margin * (A.abs() @ centre.abs())).squeeze(-1) - fall
 
     def minimiser(self, A: Tensor) -> Tensor:
-        norm = A.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
+        norm: Tensor = torch.linalg.vector_norm(A, dim=-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
         return self.centre.flatten(1).unsqueeze(1) - A / norm * self.radius.reshape(-1, 1, 1)
 
     def pick(self, index: Tensor) -> Ball:

@@ -84,7 +84,11 @@ def _lines(
 
 
 class NonlinearOp(Protocol):
-    """An operator that backward propagation must relax, given bounds on its input."""
+    """An operator that backward propagation must relax, given bounds on its input.
+
+    `unsettled` says which input entries deserve tighter bounds. `influence` guides branching: for coefficients of
+    absolute size `size` at the output, how much the bound loses per unit of width of each input entry.
+    """
 
     def forward(self, *xs: Tensor) -> Tensor: ...
 
@@ -93,6 +97,8 @@ class NonlinearOp(Protocol):
     def relax(self, x: Interval) -> Relaxation: ...
 
     def unsettled(self, x: Interval) -> Tensor: ...
+
+    def influence(self, x: Interval, size: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,15 @@ class LeakyReLU:
 
     def unsettled(self, x: Interval) -> Tensor:
         return (x[0] < 0) & (x[1] > 0)
+
+    def gap(self, x: Interval) -> Tensor:
+        """Largest gap of the relaxation: the intercept of the chord."""
+        low, high = x
+        width = (high - low).clamp(min=torch.finfo(low.dtype).tiny)
+        return torch.where(self.unsettled(x), -(1 - self.leak) * high * (low / width), low * 0)
+
+    def influence(self, x: Interval, size: Tensor) -> Tensor:
+        return size * self.gap(x) / (x[1] - x[0]).clamp(min=torch.finfo(size.dtype).tiny)
 
     def relax(self, x: Interval) -> Elementwise:
         low, high = x
@@ -142,6 +157,10 @@ class SShape:
 
     def unsettled(self, x: Interval) -> Tensor:
         return torch.ones_like(x[0], dtype=torch.bool)
+
+    def influence(self, x: Interval, size: Tensor) -> Tensor:
+        steepest = self._slope_at(torch.clamp(x[0] * 0, x[0], x[1]))
+        return size * (steepest - torch.minimum(self._slope_at(x[0]), self._slope_at(x[1]))) / 4
 
     def _slope_at(self, x: Tensor) -> Tensor:
         y = self.forward(x)
@@ -231,6 +250,14 @@ class MaxWindows:
 
     def unsettled(self, x: Interval) -> Tensor:
         return torch.ones_like(x[0], dtype=torch.bool)
+
+    def influence(self, x: Interval, size: Tensor) -> Tensor:
+        low, high = self._windows(x[0]), self._windows(x[1])
+        live = high > low.amax(-1, keepdim=True)
+        live = live & (live.sum(-1, keepdim=True) > 1)
+        part = torch.where(live, size.flatten(1).unsqueeze(-1) / 4, low * 0)
+        flat = torch.zeros_like(x[0]).flatten(1).index_add(1, self.index.flatten(), part.flatten(1))
+        return flat.reshape(x[0].shape)
 
     def relax(self, x: Interval) -> Windows:
         low, high = self._windows(x[0]), self._windows(x[1])

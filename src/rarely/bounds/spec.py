@@ -41,15 +41,21 @@ class Spec:
         return Spec(self.C.to(device, dtype), self.d.to(device, dtype), self.owner.to(device), self.count)
 
     def by_polytope(self, rows: Tensor) -> Tensor:
-        """Per-row values (B, m) to the largest one of each polytope, (B, P)."""
-        out = rows.new_full((*rows.shape[:-1], self.count), -torch.inf)
-        return out.index_reduce(-1, self.owner, rows, "amax") if self.count > 1 else rows.amax(-1, keepdim=True)
+        """Per-row values (..., m) to the largest one of each polytope, (..., P)."""
+        return torch.stack([rows[..., self.owner == p].amax(-1) for p in range(self.count)], -1)
+
+    @property
+    def member(self) -> Tensor:
+        """Which rows belong to which polytope: (1, P, m)."""
+        return (self.owner == torch.arange(self.count, device=self.owner.device).unsqueeze(1)).unsqueeze(0)
+
+    def scores(self, y: Tensor) -> Tensor:
+        """Score of each polytope at outputs y (B, N, k) -> (B, N, P)."""
+        return -self.by_polytope(y @ self.C.mT + self.d.unsqueeze(-2))
 
     def score(self, y: Tensor) -> Tensor:
-        """s of outputs y (B, N, k) -> (B, N); s >= 0 is a violation. C must be (B or 1, m, k)."""
-        rows = y @ self.C.mT + self.d.unsqueeze(-2)
-        out = [-rows[..., self.owner == p].amax(-1) for p in range(self.count)]
-        return torch.stack(out).amax(0)
+        """The score of outputs y (B, N, k) -> (B, N)."""
+        return self.scores(y).amax(-1)
 
 
 def spec_of(outputs: Sequence[Polytope], classes: int, batch: int, device: torch.device) -> Spec:

@@ -21,9 +21,10 @@ from .lowering import PROBE, Builder, Handle
 
 _SPACES: tuple[Any, ...] = (operator, torch, F, torch._C._nn)
 _MOVES = (
-    "reshape view flatten unflatten permute transpose squeeze unsqueeze getitem expand cat concat stack pad "
-    "chunk split contiguous clone detach movedim swapaxes narrow flip roll"
-).split()
+    *("reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "contiguous", "clone", "detach"),
+    *("permute", "transpose", "movedim", "swapaxes", "flip", "roll"),
+    *("getitem", "narrow", "index_select", "chunk", "split", "cat", "concat", "stack", "pad"),
+)
 
 
 def _plus(b: Builder, x: Any, y: Any, alpha: float = 1) -> Handle:
@@ -58,6 +59,21 @@ def _dropout(b: Builder, x: Handle, p: float = 0.5, training: bool = True, inpla
     return x
 
 
+def _clamp(b: Builder, x: Handle, min: Any = None, max: Any = None) -> Handle:
+    """min + relu(x - min) - relu(x - max)."""
+    for end in (min, max):
+        if not (end is None or isinstance(end, (int, float))):
+            raise Unprovable("clamping to anything but numbers")
+    if min is None:
+        return x if max is None else b.scale(b.leaky(b.scale(x, -1.0, max)), -1.0, max)
+    above = b.leaky(b.scale(x, 1.0, -min))
+    if max is not None:
+        if max < min:
+            raise Unprovable("clamping to an empty range")
+        above = b.sum(above, b.scale(b.leaky(b.scale(x, 1.0, -max)), -1.0, 0.0))
+    return b.scale(above, 1.0, min)
+
+
 def _adaptive(b: Builder, x: Handle, size: Any) -> Handle:
     if any(s != 1 for s in (size if isinstance(size, Sequence) else [size])):
         raise Unprovable("adaptive pooling to more than one entry")
@@ -85,6 +101,11 @@ _OPS: dict[str, Callable[..., Handle]] = {
     "max_pool2d": lambda b, input, *a, **k: b.max_pool(input, 2, *a, **_renamed(k)),
     "avg_pool2d": lambda b, input, *a, **k: b.avg_pool(input, 2, *a, **_renamed(k)),
     "adaptive_avg_pool2d": _adaptive,
+    "amax": lambda b, input, dim, keepdim=False: b.amax(input, dim, keepdim),
+    "maximum": lambda b, x, y: b.amax(b.move(lambda u, v: torch.stack([u, v], -1), x, y), -1),
+    "clamp": _clamp,
+    "clip": _clamp,
+    "abs": lambda b, x: b.sum(b.leaky(x), b.leaky(b.scale(x, -1.0, 0.0))),
     "mean": lambda b, input, dim, keepdim=False: b.mean(input, dim, keepdim),
     "dropout": _dropout,
 }
@@ -110,6 +131,8 @@ def _module(b: Builder, m: nn.Module, x: Handle) -> Handle:
             return b.leaky(x)
         case nn.LeakyReLU():
             return b.leaky(x, m.negative_slope)
+        case nn.ReLU6() | nn.Hardtanh():
+            return _clamp(b, x, m.min_val, m.max_val)
         case nn.Sigmoid():
             return b.s_shape(x, "sigmoid")
         case nn.Tanh():
@@ -147,7 +170,7 @@ def _fill(value: Any, known: dict[int, Tensor]) -> Any:
         return known[value.index]
     if isinstance(value, (tuple, list)):
         return type(value)(_fill(v, known) for v in value)
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and value.is_floating_point():
         raise Unprovable("a constant tensor joined with values of the network")
     return value
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from rarely.estimators.base import MAX_WITNESSES, Budget, make_estimate
-from rarely.intervals import log_upper_bound, normal_quantile, replicate_interval
+from rarely.intervals import clopper_pearson, log_upper_bound, mean_upper_bound, normal_quantile, replicate_interval
 from rarely.problem import Batch
 from rarely.result import Estimate, Outcome, Witnesses
 
@@ -30,6 +31,7 @@ class Island:
     clones: list[float] = field(default_factory=list)  # particles per survivor
     ended: Literal["violated", "floor", "stalled", "budget"] | None = None
     witnesses: Witnesses | None = None
+    survivors: Tensor | None = None  # (n, d) positions of violating particles at the end
     waiting: int = 0
     drawn: int = 0  # independent draws from p(x) that it started from
     steps: int = 0
@@ -45,8 +47,9 @@ class Island:
         if self.waiting >= patience:
             self.ended = "stalled"
 
-    def finish(self, log_increment: float, hits: int, n: int, witnesses: Witnesses) -> None:
+    def finish(self, log_increment: float, hits: int, n: int, survivors: Tensor, witnesses: Witnesses) -> None:
         self.levels.append(0.0)
+        self.survivors = survivors
         self._add(log_increment - math.log1p(self.waiting), hits, n * (1 + self.waiting))
         self.ended, self.witnesses = "violated", witnesses
 
@@ -98,6 +101,12 @@ def combine(batch: Batch, row: int, islands: Sequence[Island], confidence: float
 
 
 def _interval(islands: Sequence[Island], confidence: float) -> tuple[float, float, float, float, float]:
+    if all(island.levels == [0.0] for island in islands):  # the first, independent draws answered: this is Monte Carlo
+        trials = sum(island.drawn for island in islands)
+        hits = round(sum(math.exp(island.log_prob) * island.drawn for island in islands))
+        low, high = clopper_pearson(hits, trials, confidence)
+        std = math.sqrt((1 - hits / trials) / hits)
+        return math.log(hits / trials), std, low, high, log_upper_bound(hits, trials, confidence)
     if len(islands) == 1:
         log_prob, std = islands[0].log_prob, islands[0].single_run_std()
         z, one = normal_quantile(0.5 + 0.5 * confidence), normal_quantile(confidence)
@@ -113,9 +122,10 @@ def _nothing_found(
     """No island saw a violation: P(score > last level) bounds p from above, and islands estimate that without bias."""
     values = [island.log_prob for island in islands]
     if not any(values):  # no level was ever passed: what is known is that the first, independent draws have no hit
-        upper = log_upper_bound(0, sum(island.drawn for island in islands), confidence)
+        drawn = sum(island.drawn for island in islands)
+        upper = log_upper_bound(0, drawn, confidence) if drawn else 0.0
     elif len(values) > 1:
-        upper = replicate_interval(values, 2 * confidence - 1)[3]
+        upper = mean_upper_bound(values, confidence)
     else:
         upper = min(0.0, values[0] + normal_quantile(confidence) * islands[0].single_run_std())
     endings = {island.ended for island in islands}
@@ -137,9 +147,7 @@ def _mixing_notes(islands: Sequence[Island]) -> tuple[str, ...]:
     kept = [c for island in islands for c in island.correlation]
     poor = sum(c > _POOR_MIXING for c in kept)
     if kept and poor > 0.5 * len(kept):
-        return (
-            f"poor mixing: scores stay correlated in {poor} of {len(kept)} level moves; use more steps",
-        )
+        return (f"poor mixing: scores stay correlated in {poor} of {len(kept)} level moves; use more steps",)
     return ()
 
 

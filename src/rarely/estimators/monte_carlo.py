@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from rarely.errors import InputError
-from rarely.estimators.base import Budget, Progress, Run, check_finite, gather_witnesses, make_estimate
+from rarely.estimators.base import MAX_WITNESSES, Budget, Progress, Run, check_finite, gather_witnesses, make_estimate
 from rarely.intervals import clopper_pearson, log_upper_bound
 from rarely.problem import Batch
 from rarely.result import Estimate, Outcome, Witnesses
@@ -54,8 +54,8 @@ class MonteCarlo:
                 new_hits = (scores >= 0).sum(1).tolist()
                 for j, i in enumerate(active.tolist()):
                     trials[i], hits[i] = trials[i] + n, hits[i] + new_hits[j]
-                    if new_hits[j] and (found[i] is None or len(found[i] or ()) < 100):
-                        found[i] = gather_witnesses(part, j, x[j], scores[j])
+                    if new_hits[j] and len(found[i] or ()) < MAX_WITNESSES:
+                        found[i] = _more(found[i], gather_witnesses(part, j, x[j], scores[j]))
             for i in active.tolist():
                 done[i] = n <= 0 or self._enough(hits[i], trials[i]) or budget.late
             active = torch.tensor([i for i in range(b) if not done[i]], dtype=torch.long)
@@ -93,3 +93,10 @@ class MonteCarlo:
         return make_estimate(
             batch, row, budget, confidence, Outcome.VIOLATED, math.log(p), std, low, high, upper, found
         )
+
+
+def _more(old: Witnesses | None, new: Witnesses) -> Witnesses:
+    if old is None:
+        return new
+    inputs, scores = torch.cat([old.inputs, new.inputs]), torch.cat([old.scores, new.scores])
+    return Witnesses(inputs[:MAX_WITNESSES], scores[:MAX_WITNESSES])

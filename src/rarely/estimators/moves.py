@@ -38,6 +38,16 @@ def _position_correlation(a: Tensor, b: Tensor) -> Tensor:
     return ((a - mean) * (b - mean)).flatten(1).sum(1) / ((a - mean) ** 2).flatten(1).sum(1).clamp_min(1e-30)
 
 
+def _by_problem(batch: Batch, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Mean of a correlation over the populations of each problem, and three of its standard errors.
+
+    Without them the noise of many small populations would keep some of them over any threshold for ever.
+    """
+    _, problem, count = batch.rows.unique(return_inverse=True, return_counts=True)
+    total = torch.zeros(len(count), dtype=value.dtype).index_add_(0, problem, value.cpu())
+    return total / count, 3 / torch.sqrt(count * n)
+
+
 def _adapted(kernel: Kernel, state: State, accepted: Tensor, when: str) -> State:
     return kernel.adapt(state, accepted) if kernel.adapts == when else state
 
@@ -48,16 +58,15 @@ def move(
     """Apply `steps` moves to all chains (Alg. 1 l. 12), or with None as many as decorrelate them, up to `cap`."""
     start, threshold = state, level.unsqueeze(1)
     total = torch.zeros_like(state.score)
-    limit, left = steps if steps is not None else cap, torch.zeros(len(batch))
-    done = 0
+    limit, done = steps if steps is not None else cap, 0
     while done < limit:
         state, ok = kernel.step(batch, state, threshold, strict, rng)
         done, total = done + 1, total + ok
         state = _adapted(kernel, state, ok, "step")
         if steps is None and done in _CHECKPOINTS:
-            left = correlation(start.score, state.score)
-            stuck = _position_correlation(start.position, state.position)
-            if bool(((left < SCORE_CORRELATION) & (stuck < POSITION_CORRELATION)).all()):
+            left, slack = _by_problem(batch, correlation(start.score, state.score), state.score.shape[1])
+            stuck, _ = _by_problem(batch, _position_correlation(start.position, state.position), state.score.shape[1])
+            if bool(((left < SCORE_CORRELATION + slack) & (stuck < POSITION_CORRELATION + slack)).all()):
                 break
     state = _adapted(kernel, state, total / done, "level")
     return Moved(state, (total / done).mean(1), correlation(start.score, state.score), done)

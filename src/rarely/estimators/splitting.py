@@ -21,7 +21,9 @@ from rarely.result import Witnesses
 from rarely.rng import Rng
 
 LOG_FLOOR = math.log(1e-100)
-_PATIENCE = 5  # levels in a row without progress before a population counts as stalled
+_PATIENCE = 5  # levels in a row without progress before a population counts as stalled (the paper's rule)
+
+_MIN_STEPS = 2  # of steps="auto"
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,7 @@ class Splitting:
         if not 0 < self.quantile < 1:
             raise InputError(f"quantile must lie strictly between 0 and 1, got {self.quantile}")
         if math.floor(self.quantile * self.particles) < 1:
-            raise InputError(
-                f"quantile {self.quantile} of {self.particles} particles leaves nobody; raise either"
-            )
+            raise InputError(f"quantile {self.quantile} of {self.particles} particles leaves nobody; raise either")
         if self.steps != "auto" and self.steps < 1:
             raise InputError(f"steps must be at least 1 or 'auto', got {self.steps}")
         if not self.log_p_min < 0:
@@ -83,14 +83,18 @@ class Splitting:
         return cls(particles, quantile + 1e-9, steps, kernel, islands=islands, resample="killed")
 
     def run(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
+        runs = yield from self.populations(batch, rng, budget)
+        return [combine(batch, row, islands, confidence, budget) for row, islands in enumerate(runs)]
+
+    def populations(self, batch: Batch, rng: Rng, budget: Budget) -> Generator[Progress, None, list[list[Island]]]:
+        """Run the islands of every problem; `combine` makes estimates of them."""
         kernel = self.kernel or (RandomWalk() if batch.inputs.normal_dim is None else PCN())
         if kernel.space == "normal" and batch.inputs.normal_dim is None:
             raise InputError(
                 f"{type(kernel).__name__} works on standard normals, and this input model has no from_normal; "
                 "use RandomWalk, or give the input model a from_normal"
             )
-        runs = yield from _Populations(self, kernel, batch, rng, budget).run()
-        return [combine(batch, row, islands, confidence, budget) for row, islands in enumerate(runs)]
+        return (yield from _Populations(self, kernel, batch, rng, budget).run())
 
 
 @dataclass
@@ -106,13 +110,16 @@ class _Populations:
 
     def run(self) -> Generator[Progress, None, list[list[Island]]]:
         s, b = self.settings, len(self.batch)
-        self.islands = [[Island(drawn=s.particles) for _ in range(s.islands)] for _ in range(b)]
         length = max(2, round(1 / s.quantile))
         n = s.particles // length * length if s.keep == "all" else s.particles
+        self.islands = [[Island(drawn=n) for _ in range(s.islands)] for _ in range(b)]
         quantile = 1 / length if s.keep == "all" else s.quantile
         rows = torch.arange(b).repeat_interleave(s.islands)  # problem of each population still running
         slots = torch.arange(s.islands).repeat(b)
         part = self.batch.take(rows)
+        if self.budget.left(int(self.batch.counter.calls()[self.batch.rows].max())) < n * s.islands * self.kernel.cost:
+            self.islands = [[Island(ended="budget") for _ in range(s.islands)] for _ in range(b)]
+            return self.islands
         state = self.kernel.init(part, n, self.rng)
         level = state.score.new_full((len(rows),), -torch.inf)
         while True:
@@ -129,12 +136,14 @@ class _Populations:
                 index = going.to(level.device)
                 part, state, level = self.batch.take(rows), state.rows(index), level[index]
                 choice = Selection(*(getattr(choice, f)[index] for f in choice.__dataclass_fields__))
-            moved = self._advance(part, state, choice, level, n, length)
+            moved = self._advance(part, state, choice, level, n, length, self._cap(rows, n))
             state = moved.state
             for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
                 self.islands[i][j].moved(float(moved.acceptance[r]), float(moved.correlation[r]), moved.steps)
 
-    def _advance(self, part: Batch, state: State, choice: Selection, level: Tensor, n: int, length: int) -> Moved:
+    def _advance(
+        self, part: Batch, state: State, choice: Selection, level: Tensor, n: int, length: int, cap: int
+    ) -> Moved:
         s, strict = self.settings, self.settings.rule == "strict"
         steps = None if s.steps == "auto" else s.steps
         if s.keep == "all":
@@ -142,18 +151,18 @@ class _Populations:
             return chains(self.kernel, part, start, level, strict, self.rng, length, steps or 1)
         if s.resample == "all":
             start = state.clone(ancestors(choice, n, self.rng, multinomial=not strict))
-            return move(self.kernel, part, start, level, strict, self.rng, steps, s.max_steps)
-        return self._replace_killed(part, state, choice, level, n, steps)
+            return move(self.kernel, part, start, level, strict, self.rng, steps, cap)
+        return self._replace_killed(part, state, choice, level, n, steps, cap)
 
     def _replace_killed(
-        self, part: Batch, state: State, choice: Selection, level: Tensor, n: int, steps: int | None
+        self, part: Batch, state: State, choice: Selection, level: Tensor, n: int, steps: int | None, cap: int
     ) -> Moved:
         """Survivors stay; the others become clones of random survivors and move."""
-        s, strict = self.settings, self.settings.rule == "strict"
+        strict = self.settings.rule == "strict"
         order = state.score.argsort(dim=1, descending=True)
         fewest = int(choice.survivors.min())
         clones = state.clone(ancestors(choice, n - fewest, self.rng, multinomial=True))
-        moved = move(self.kernel, part, clones, level, strict, self.rng, steps, s.max_steps)
+        moved = move(self.kernel, part, clones, level, strict, self.rng, steps, cap)
         # Rows differ in their survivors only by ties: a row with more of them keeps them and uses fewer clones.
         rank = torch.arange(fewest, n, device=order.device)
         replaced = rank >= choice.survivors.unsqueeze(1)
@@ -166,42 +175,47 @@ class _Populations:
     ) -> Tensor:
         """Write the level into every island's history; say which populations end here, (R,) on the CPU."""
         finished, plateau = choice.finished.tolist(), choice.plateau.tolist()
-        risen = (choice.level > previous).tolist()
+        paper = self.settings.rule == "paper"
+        risen = ((choice.level > previous) | (not paper)).tolist()  # above a strict level everybody has risen
         levels, increments, counts = choice.level.tolist(), choice.log_increment.tolist(), choice.survivors.tolist()
-        calls = self.batch.counter.calls()
+        calls, least = self.batch.counter.calls(), _MIN_STEPS if self.settings.steps == "auto" else self.settings.steps
         ended = torch.zeros(len(rows), dtype=torch.bool)
         for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
             island = self.islands[i][j]
             n = state.score.shape[1]
             if finished[r]:
-                island.finish(increments[r], counts[r], n, self._witnesses(part, r, state))
+                hits = (state.score[r] >= 0).nonzero().squeeze(1)
+                found = self._witnesses(part, r, state.position[r, hits], state.score[r, hits])
+                island.finish(increments[r], counts[r], n, state.position[r, hits], found)
             elif plateau[r] or not risen[r]:
-                island.wait(_PATIENCE)
+                island.wait(_PATIENCE if paper else 1)
             else:
                 island.climb(levels[r], increments[r], counts[r], n)
                 if island.log_prob < self.settings.log_p_min:
                     island.ended = "floor"
             spent = int(calls[int(self.batch.rows[i])])
-            if island.ended is None and (self.budget.late or self.budget.left(spent) <= self._cost_of_level(n)):
+            if island.ended is None and (self.budget.late or self.budget.left(spent) < least * self._cost_of_step(n)):
                 island.ended = "budget"
             ended[r] = island.ended is not None
         return ended
 
-    def _cost_of_level(self, n: int) -> float:
-        """Calls that the next level of all islands of one problem takes at least."""
+    def _cost_of_step(self, n: int) -> int:
+        """Calls that one step of all islands of one problem takes at most."""
         s = self.settings
-        if s.keep == "all":
-            return n * s.islands * (1 if s.steps == "auto" else s.steps)
         moving = n if s.resample == "all" else max(1, n - math.floor(s.quantile * n))
-        return moving * s.islands * (2 if s.steps == "auto" else s.steps)
+        return moving * s.islands * self.kernel.cost
 
-    def _witnesses(self, part: Batch, r: int, state: State) -> Witnesses:
-        hit = (state.score[r] >= 0).nonzero().squeeze(1)
-        position = state.position[r, hit]
+    def _cap(self, rows: Tensor, n: int) -> int:
+        """Steps that every problem still running can pay for, up to `max_steps`."""
+        calls = self.batch.counter.calls()[self.batch.rows[rows]]
+        left = self.budget.left(int(calls.max()))
+        return int(min(self.settings.max_steps, left // self._cost_of_step(n)))
+
+    def _witnesses(self, part: Batch, r: int, position: Tensor, scores: Tensor) -> Witnesses:
         if self.kernel.space == "normal":
             with torch.no_grad():
                 position = part.take(torch.tensor([r])).inputs.from_normal(position.unsqueeze(0)).squeeze(0)
-        return gather_witnesses(part, r, position, state.score[r, hit])
+        return gather_witnesses(part, r, position, scores)
 
     def _progress(self, level: Tensor, rows: Tensor, ended: Tensor) -> Progress:
         running = torch.tensor([sum(i.log_prob for i in group) / len(group) for group in self.islands])

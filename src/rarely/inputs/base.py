@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rarely.batching import CannotStack, stack, take
+from rarely.batching import CannotStack, stack
 from rarely.errors import InputError
 from rarely.rng import Rng
 
@@ -145,7 +145,9 @@ class Custom:
         support: Any = distribution.support
         ok: Tensor = support.check(rows)
         ok = ok.flatten(1).all(1) if ok.ndim > 1 else ok
-        safe = torch.where(ok.reshape(-1, *([1] * len(self.event_shape))), rows, rows[ok][:1] if ok.any() else rows)
+        if not bool(ok.any()):
+            return torch.full(rows.shape[:1], -torch.inf, dtype=rows.dtype, device=rows.device)
+        safe = torch.where(ok.reshape(-1, *([1] * len(self.event_shape))), rows, rows[ok][:1])
         log_prob: Tensor = distribution.log_prob(safe)
         log_prob = log_prob.flatten(1).sum(1) if log_prob.ndim > 1 else log_prob
         return torch.where(ok, log_prob, torch.full_like(log_prob, -torch.inf))
@@ -186,6 +188,9 @@ class Each:
     """B input models that do not stack, each for its own row of the batch."""
 
     models: tuple[InputModel, ...]
+
+    def take(self, index: Tensor) -> Each:
+        return Each(tuple(self.models[i] for i in index.tolist()))
 
     @property
     def event_shape(self) -> Shape:
@@ -229,9 +234,3 @@ def stack_inputs(models: Sequence[InputModel]) -> InputModel:
         return stack(models)
     except CannotStack:
         return Each(tuple(models))
-
-
-def take_inputs(model: InputModel, index: Tensor) -> InputModel:
-    if isinstance(model, Each):
-        return Each(tuple(model.models[i] for i in index.tolist()))
-    return take(model, index)

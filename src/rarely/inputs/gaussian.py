@@ -103,7 +103,11 @@ class TruncatedGaussian:
 
     def __init__(self, mean: ArrayLike, std: ArrayLike, low: ArrayLike, high: ArrayLike) -> None:
         center = tensor(mean, "mean")
-        lower, upper = (torch.as_tensor(v, dtype=center.dtype).expand(center.shape).contiguous() for v in (low, high))
+        try:
+            bounds = (torch.as_tensor(v, dtype=center.dtype).expand(center.shape) for v in (low, high))
+            lower, upper = (bound.contiguous() for bound in bounds)
+        except RuntimeError as error:
+            raise InputError(f"low and high must have the shape of the mean, {tuple(center.shape)}: {error}") from error
         if bool(torch.isnan(lower).any() | torch.isnan(upper).any()):
             raise InputError("low or high contains NaN")
         if bool((lower > upper).any()):

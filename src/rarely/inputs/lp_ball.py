@@ -11,7 +11,7 @@ from torch import Tensor
 from rarely.errors import InputError
 from rarely.inputs.base import ArrayLike, Shape, event_dims, inside, leading, tensor
 from rarely.inputs.box import Box
-from rarely.normal import between, log_radial_fraction, lower_tail
+from rarely.normal import between, log_radial_fraction
 from rarely.rng import Rng
 
 
@@ -47,7 +47,10 @@ class LpBall:
         box = Box(middle - radius, middle + radius)
         cut = False
         if clip is not None:
-            limits = Box(*(torch.as_tensor(c, dtype=middle.dtype).expand(middle.shape) for c in clip))
+            try:
+                limits = Box(*(tensor(c, "clip").to(middle.dtype).expand(middle.shape) for c in clip))
+            except RuntimeError as error:
+                raise InputError(f"clip must have the shape of the center, {tuple(middle.shape)}: {error}") from error
             if not bool(inside(middle, limits.low, limits.high, tuple(middle.shape))):
                 raise InputError("the center lies outside clip; clip must contain the unperturbed input")
             cut = order != math.inf and bool(((limits.low > box.low) | (limits.high < box.high)).any())
@@ -105,10 +108,11 @@ class LpBall:
             offset = z / length * fraction
         else:
             # d signed exponentials over the sum of d + 1 of them are uniform in the l1 ball.
-            exponential = -torch.log(2 * lower_tail(z[..., :-1]))
+            log_tail: Tensor = torch.special.log_ndtr(-z[..., :-1].abs())
+            exponential = (-math.log(2) - log_tail).clamp_min(0.0)
             last = -torch.special.log_ndtr(z[..., -1:])
             offset = z[..., :-1].sign() * exponential / (exponential.sum(-1, keepdim=True) + last)
-        x = self.middle + radius * offset.reshape(*z.shape[:-1], *self.event_shape)
+        x: Tensor = self.middle + radius * offset.reshape(*z.shape[:-1], *self.event_shape)
         return x.clamp(self.low, self.high)  # rounding only
 
     def _length(self, offset: Tensor) -> Tensor:

@@ -81,6 +81,11 @@ class Kernel(Protocol):
         """Whether `adapt` is called after each step, or once per level with the mean acceptance."""
         ...
 
+    @property
+    def cost(self) -> int:
+        """Network calls of one step of one chain, a gradient counted as three."""
+        ...
+
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         """N draws from p(x), scored."""
         ...
@@ -95,7 +100,8 @@ class Kernel(Protocol):
 
 
 def passes(score: Tensor, level: Tensor, strict: bool) -> Tensor:
-    return score > level if strict else score >= level
+    """Whether a score is above the level. NaN passes, so that it is not lost but seen and reported by the estimator."""
+    return ~(score <= level) if strict else ~(score < level)
 
 
 def normal_init(batch: Batch, n: int, rng: Rng, scale: float, gradient: bool = False) -> State:

@@ -36,6 +36,10 @@ class HMC:
         if self.leaps < 1:
             raise InputError(f"HMC needs at least one leap, got {self.leaps}")
 
+    @property
+    def cost(self) -> int:
+        return 3 * (self.leaps - 1) + 1
+
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         return normal_init(batch, n, rng, self.scale)
 

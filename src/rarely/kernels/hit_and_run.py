@@ -32,6 +32,10 @@ class HitAndRun:
         if self.tries < 1:
             raise InputError(f"HitAndRun needs at least one try, got {self.tries}")
 
+    @property
+    def cost(self) -> int:
+        return self.tries
+
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         return normal_init(batch, n, rng, 1.0)
 

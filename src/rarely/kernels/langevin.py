@@ -29,6 +29,7 @@ class Langevin:
 
     space: Literal["normal"] = "normal"
     adapts: Literal["step"] = "step"
+    cost: int = 3
 
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         return normal_init(batch, n, rng, self.scale, gradient=True)

@@ -27,6 +27,7 @@ class PCN:
 
     space: Literal["normal"] = "normal"
     adapts: Literal["step"] = "step"
+    cost: int = 1
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:

@@ -32,6 +32,7 @@ class RandomWalk:
 
     space: Literal["input"] = "input"
     adapts: Literal["level"] = "level"
+    cost: int = 1
 
     def __post_init__(self) -> None:
         if self.proposal not in ("uniform", "gaussian"):
@@ -43,7 +44,7 @@ class RandomWalk:
         x = batch.sample(n, rng)
         low, high = _support(batch, x)
         width = (high - low).expand(len(batch), 1, *x.shape[2:])
-        spread = x.std(dim=1, keepdim=True).clamp_min(1e-12)
+        spread = x.std(dim=1, keepdim=True)
         unit = torch.where(torch.isfinite(width), width, spread)
         scale = x.new_full(x.shape[:2], self.radius)
         return State(x, batch.score(x), scale, log_density=batch.inputs.log_density(x), unit=unit)
@@ -60,7 +61,7 @@ class RandomWalk:
         else:
             y = _gaussian(x, r, low, high, rng)
             forward, backward = _gaussian_mass(x, r, low, high), _gaussian_mass(y, r, low, high)
-        fixed = high == low
+        fixed = r == 0
         y = torch.where(fixed, x, y)
         # q(x | y) / q(y | x): each is uniform over (or normal cut to) what the box leaves of the step, so the densities
         # are one over the length (or mass) of that piece.

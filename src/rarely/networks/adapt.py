@@ -27,11 +27,13 @@ class Network:
 
     def placed(self, device: torch.device, dtype: torch.dtype | None) -> Network:
         """The network on a device, a copy where it must move: the user's module stays where it is."""
-        if self.module is None:
-            return self
         wanted = dtype or self.dtype
+        if self.module is None:
+            return replace(self, dtype=wanted)
         first = next(iter([*self.module.parameters(), *self.module.buffers()]), None)
-        if first is None or (first.device == device and wanted == self.dtype):
+        if first is None:
+            return replace(self, dtype=wanted)
+        if first.device == device and wanted == self.dtype:
             return self
         module = copy.deepcopy(self.module).eval().to(device=device, dtype=wanted)
         return Network(module, self.differentiable, wanted, module)

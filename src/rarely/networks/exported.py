@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,6 +78,11 @@ def load_exported(path: Path, *, trust_pickle: bool) -> ExportedNetwork:
     try:
         with _only_weights() if not trust_pickle else _unchanged():
             program = torch.export.load(path)
+    except pickle.UnpicklingError as error:
+        raise NetworkError(
+            f"{path} holds a pickle of more than tensors, whose loading could run any code, so it is refused; if "
+            "you trust the file, pass trust_pickle=True (--trust-pickle)"
+        ) from error
     except Exception as error:  # zip, JSON, schema and pickle errors have nothing in common
         raise FormatError(path, f"not a torch.export archive that can be loaded ({_short(error)})") from error
     try:

@@ -21,7 +21,7 @@ from rarely.errors import FormatError, InputError, NetworkError, UnsupportedOper
 from rarely.networks.onnx_check import onnxruntime_installed
 from rarely.networks.onnx_import import import_onnx
 
-Network = Callable[[torch.Tensor], torch.Tensor]
+BatchFunction = Callable[[torch.Tensor], torch.Tensor]
 
 TORCHSCRIPT = (".ts", ".torchscript")
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin")
@@ -36,7 +36,7 @@ def load_network(
     trust_pickle: bool = False,
     device: torch.device | str | None = None,
     check: bool = True,
-) -> Network:
+) -> BatchFunction:
     """Load a network that maps a batch (n, *shape) to (n, outputs).
 
     `path` is one of
@@ -58,7 +58,9 @@ def load_network(
     return network
 
 
-def _load(name: str, architecture: str | Callable[[], nn.Module] | None, trust_pickle: bool, check: bool) -> Network:
+def _load(
+    name: str, architecture: str | Callable[[], nn.Module] | None, trust_pickle: bool, check: bool
+) -> BatchFunction:
     path = Path(name)
     if not path.exists() and ":" in name:
         return _python_network(name)
@@ -80,7 +82,7 @@ def _load(name: str, architecture: str | Callable[[], nn.Module] | None, trust_p
 
         return load_exported(path, trust_pickle=trust_pickle)
     if suffix == ".rlv":
-        network: Network = importlib.import_module("rarely.formats.rlv").read_rlv(path).network
+        network: BatchFunction = importlib.import_module("rarely.formats.rlv").read_rlv(path).network
         return network
     raise InputError(
         f"{path}: unknown kind of network {suffix!r}; known are .onnx, .onnx.gz, .pt2, .ts, .torchscript, "
@@ -88,7 +90,7 @@ def _load(name: str, architecture: str | Callable[[], nn.Module] | None, trust_p
     )
 
 
-def load_onnx(path: Path, *, check: bool) -> Network:
+def load_onnx(path: Path, *, check: bool) -> BatchFunction:
     """Import an ONNX file, or run it in onnxruntime if it has an operator the importer does not know."""
     try:
         return import_onnx(path, check=check)
@@ -104,13 +106,13 @@ def load_onnx(path: Path, *, check: bool) -> Network:
         return network
 
 
-def _python_network(name: str) -> Network:
+def _python_network(name: str) -> BatchFunction:
     target = import_object(name)
     if inspect.isclass(target) or (not isinstance(target, nn.Module) and _takes_nothing(target)):
         target = _call(name, target)
     if not callable(target):
         raise NetworkError(f"{name} is {type(target).__name__}, not a module or a function of a batch")
-    network: Network = target
+    network: BatchFunction = target
     return network
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import fx, nn
 
 from rarely.errors import UnsupportedOperator
-from rarely.networks.onnx_model import MAX_ELEMENTS, Array
+from rarely.networks.onnx_model import Array
 
 PROBE_BATCH = 3
 """Rows in the probe that is pushed through the graph while it is built, to know every shape."""
@@ -192,8 +192,6 @@ class Builder:
 
     def _buffer(self, constant: Constant) -> tuple[fx.Node, torch.Tensor]:
         if id(constant) not in self._buffers:
-            if constant.array.size > MAX_ELEMENTS:
-                raise UnsupportedOperator(f"a constant of shape {constant.shape} is too large")
             tensor = as_tensor(constant.array)
             name = self._name("constant")
             self.root.register_buffer(name, tensor)

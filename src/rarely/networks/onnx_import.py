@@ -149,6 +149,8 @@ def convert(file: OnnxFile, builder: Builder, node: Any, values: dict[str, Value
         kind = node.op_type if known else f"{node.domain}.{node.op_type}"
         raise UnsupportedOperator(f"{file.source}: operator {kind} ({describe(node)}) is not supported")
     for name, result in zip(node.output, results, strict=False):
+        if isinstance(result, Activation) and result.probe.numel() == 0:
+            raise FormatError(file.source, f"{describe(node)} gives an empty tensor")
         if isinstance(result, Activation) and result.probe.shape[:1] != (PROBE_BATCH,):
             raise UnsupportedOperator(f"{file.source}: {describe(node)} mixes the rows of a batch")
         values[name] = result

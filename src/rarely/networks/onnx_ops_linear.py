@@ -136,6 +136,8 @@ def conv(builder: Builder, op: Operator) -> Value:
     x, weight, bias = op.activation(), op.array(1), op.optional_array(2)
     dims = _spatial_dims(op, x, weight)
     strides, dilations, groups = _window(op, dims)
+    if x.shape[1] != weight.shape[1] * groups:
+        raise IllFormed(f"an input of shape {x.shape} does not fit a weight of shape {weight.shape}")
     pads = window_pads(op, x.shape[2:], weight.shape[2:], strides, dilations)
     symmetric = all(begin == end >= 0 for begin, end in pads)
     layer = CONVOLUTIONS[dims](

@@ -1,4 +1,4 @@
-"""Small ONNX models for the tests."""
+"""Small ONNX models for the tests, and the comparison with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -7,7 +7,26 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
+
+from rarely.networks.onnx_import import import_onnx
+from rarely.networks.onnx_model import input_port, read_onnx
+from rarely.networks.ort import open_session, run_rows
+
+RNG = np.random.default_rng(1)
+
+
+def arr(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
+    return RNG.uniform(low, high, shape).astype(np.float32)
+
+
+def i64(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
 
 
 def single_op(
@@ -103,3 +122,23 @@ def mlp(rng: np.random.Generator, *, opset: int = 13, shape: Sequence[int | str]
         },
         opset=opset,
     )
+
+
+def check_against_onnxruntime(model: bytes, low: float = -2.0, high: float = 2.0) -> Any:
+    """Import without the built-in comparison, and compare here instead."""
+    network = import_onnx(model, check=False)
+    port = input_port(read_onnx(model))
+    assert network.input_shape == port.row_shape
+    rows = np.random.default_rng(0).uniform(low, high, (7, *port.row_shape)).astype(port.dtype)
+    expected = run_rows(open_session(model), port, rows)
+    for count in (7, 1):
+        actual = network(torch.from_numpy(rows[:count]))
+        assert tuple(actual.shape) == (count, *network.output_shape)
+        tolerance = 1e-9 if port.dtype == np.float64 else 2e-5
+        np.testing.assert_allclose(
+            actual.numpy().reshape(count, -1),
+            expected[:count].reshape(count, -1),
+            rtol=tolerance,
+            atol=tolerance,
+        )
+    return network

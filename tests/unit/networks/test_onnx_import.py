@@ -13,8 +13,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import graph, mlp, node, single_op
-from test_onnx_operators import arr, check_against_onnxruntime, f32, i64
+from onnx_models import arr, check_against_onnxruntime, f32, graph, i64, mlp, node, single_op
 from torch import fx, nn
 
 import rarely.networks.onnx_import as onnx_import

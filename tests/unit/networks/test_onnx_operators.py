@@ -8,27 +8,10 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx_models import graph, node, single_op
+from onnx_models import arr, check_against_onnxruntime, f32, graph, i64, node, single_op
 
 from rarely.errors import UnsupportedOperator
 from rarely.networks.onnx_import import import_onnx
-from rarely.networks.onnx_model import input_port, read_onnx
-from rarely.networks.ort import open_session, run_rows
-
-RNG = np.random.default_rng(1)
-
-
-def arr(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
-    return RNG.uniform(low, high, shape).astype(np.float32)
-
-
-def i64(*values: int) -> np.ndarray:
-    return np.array(values, dtype=np.int64)
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, dtype=np.float32)
-
 
 IMAGE = (1, 3, 6, 7)
 CASES: list[Any] = []
@@ -343,26 +326,6 @@ for kind in ("Softmax", "LogSoftmax"):
     case("axis1", kind, (1, 3, 4), opset=13, axis=1)
     case("batch-axis", kind, (1, 3), opset=13, axis=0)
     case("unbatched", kind, (4,), opset=13, axis=0)
-
-
-def check_against_onnxruntime(model: bytes, low: float = -2.0, high: float = 2.0) -> Any:
-    """Import without the built-in comparison, and compare here instead."""
-    network = import_onnx(model, check=False)
-    port = input_port(read_onnx(model))
-    assert network.input_shape == port.row_shape
-    rows = np.random.default_rng(0).uniform(low, high, (7, *port.row_shape)).astype(port.dtype)
-    expected = run_rows(open_session(model), port, rows)
-    for count in (7, 1):
-        actual = network(torch.from_numpy(rows[:count]))
-        assert tuple(actual.shape) == (count, *network.output_shape)
-        tolerance = 1e-9 if port.dtype == np.float64 else 2e-5
-        np.testing.assert_allclose(
-            actual.numpy().reshape(count, -1),
-            expected[:count].reshape(count, -1),
-            rtol=tolerance,
-            atol=tolerance,
-        )
-    return network
 
 
 @pytest.mark.parametrize(("kind", "shape", "constants", "options", "limits"), CASES)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx_models import graph, mlp, node, single_op
-from test_onnx_operators import arr, i64
+from onnx_models import arr, graph, i64, mlp, node, single_op
 
 from rarely.errors import FormatError, InputError, MissingExtra, UnsupportedOperator
 from rarely.networks import OnnxRuntimeNetwork, import_onnx, load_network

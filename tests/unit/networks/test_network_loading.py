@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
 import pickle
 import subprocess
 import sys
 import types
 import warnings
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -194,6 +197,29 @@ def test_exported_program_without_batch_or_with_a_large_one(tmp_path: Path) -> N
     assert loaded(torch.rand(5, 6)).shape == (5, 3)
     with pytest.raises(NetworkError, match="batch size fixed to 4"):
         load_network(export(make_net().eval(), (4, 2, 3), tmp_path / "four.pt2"))
+
+
+def test_hostile_pickle_inside_an_exported_program(tmp_path: Path) -> None:
+    good, bad, trace = tmp_path / "good.pt2", tmp_path / "bad.pt2", tmp_path / "executed"
+    export(make_net().eval(), (1, 2, 3), good)
+    pickled = io.BytesIO()
+    torch.save(Hostile(trace), pickled)
+    with zipfile.ZipFile(good) as source, zipfile.ZipFile(bad, "w", zipfile.ZIP_STORED) as target:
+        for name in source.namelist():
+            content = pickled.getvalue() if "sample_inputs" in name else source.read(name)
+            target.writestr(name, content)
+    with pytest.raises(NetworkError, match=r"refused.*trust_pickle=True"):
+        load_network(bad)
+    assert not trace.exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+
+def test_opaque_object_inside_an_exported_program(tmp_path: Path) -> None:
+    path = export(make_net().eval(), (1, 2, 3), tmp_path / "net.pt2")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("net/data/constants/opaque_obj_0", b"")
+    with pytest.raises(NetworkError, match="would execute code"):
+        load_network(path)
 
 
 def test_unknown_suffix_and_misplaced_architecture(tmp_path: Path) -> None:

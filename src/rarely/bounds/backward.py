@@ -1,0 +1,94 @@
+"""One backward pass of linear bounds through a graph: CROWN (Zhang et al. 2018, thm. 3.2).
+
+All bounds hold for the network in real arithmetic with its stored weights taken as exact reals, and include the
+rounding of their own computation: at each backward step the computed coefficients are declared exact, and what
+they miss, at most |A| slack (see `linear`), is charged to the constant term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .graph import Graph, as_linear
+from .linear import Interval, gamma
+from .region import Region
+from .relax import Relaxation, contract
+
+Slopes = Mapping[int, Tensor]  # ReLU node -> (B, m or 1, *event), in [0, 1]
+
+
+@dataclass(frozen=True)
+class State:
+    """Bounds on every node over a batch of regions, and the relaxations that follow from them."""
+
+    graph: Graph
+    region: Region
+    bounds: list[Interval]  # per node, (B, *event)
+    relaxations: dict[int, Relaxation]
+    slacks: dict[int, Tensor | None]
+    lines: dict[int, tuple[Tensor, Tensor]]  # node -> entries (k,), |coefficients| of their bounds (B, k, n)
+    slopes: dict[int, tuple[Tensor, Slopes]]  # node -> entries (k,), optimised slopes of their 2 k bounds
+
+    @property
+    def batch(self) -> int:
+        return self.region.low.shape[0]
+
+
+@dataclass(frozen=True)
+class LinearBound:
+    """C y + d >= A x + b over the region, in real arithmetic, and the lower bound that follows."""
+
+    A: Tensor  # (B, m, n)
+    b: Tensor  # (B, m)
+    lower: Tensor  # (B, m)
+
+
+def backward(
+    state: State,
+    start: int,
+    A: Tensor,
+    slopes: Slopes | None = None,
+    push: Slopes | None = None,
+    seen: dict[int, Tensor] | None = None,
+) -> LinearBound:
+    """Linear lower bounds of A v, with v the value of node `start` and A (B or 1, m, *event).
+
+    `push` is added to the coefficients of a ReLU's input: the Lagrange multipliers of its split (beta-CROWN, Wang
+    et al. 2021, eq. 8). `seen` receives the coefficients met at each ReLU's output.
+    """
+    graph = state.graph
+    coef: dict[int, Tensor] = {start: A}
+    bias = A.new_zeros(state.batch, A.shape[1])
+    size = bias  # sum of absolute contributions, for the rounding of the running sum
+    for i in range(start, 0, -1):
+        here = coef.pop(i, None)
+        if here is None:
+            continue
+        node = graph.nodes[i]
+        op = as_linear(node.op)
+        if op is None:
+            if seen is not None:
+                seen[i] = here
+            back, extra = state.relaxations[i].backward(here, slopes.get(i) if slopes else None)
+            if push is not None and i in push:
+                back = back + push[i]
+            parts: tuple[Tensor, ...] = (back,)
+        else:
+            parts, extra = op.transpose(here), bias * 0
+            constant, slack = op.constant(), state.slacks[i]
+            if constant is not None:
+                extra = extra + contract(here, constant.expand(node.shape).unsqueeze(0))
+            if slack is not None:
+                extra = extra - contract(here.abs(), slack)
+        bias, size = bias + extra, size + extra.abs()
+        for j, part in zip(node.inputs, parts, strict=True):
+            coef[j] = coef[j] + part if j in coef else part
+    flat = coef[0].flatten(2) if 0 in coef else A.new_zeros(1, A.shape[1], state.region.low[0].numel())
+    flat = flat.expand(state.batch, -1, -1)
+    bias = bias - size * gamma(len(graph.nodes), bias.dtype)
+    least = state.region.minimum(flat)
+    lower = least + bias - (least.abs() + bias.abs()) * gamma(2, bias.dtype)
+    return LinearBound(flat, bias, lower)

@@ -1,0 +1,135 @@
+"""Decide whether an input region holds a violation: proved absent, found and replayed, or unknown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .attack import ascend_score, starts
+from .graph import Graph, Unprovable, chunks
+from .inputsplit import decide_by_inputs
+from .region import Ball, Box, Region
+from .relusplit import decide_by_relus
+from .spec import Polytope, Spec, spec_of
+from .trace import build
+from .verdict import Ledger, Verdict
+
+LOW_DIMENSION = 20  # up to here input boxes are halved, above it ReLUs are split
+
+
+def _precision(module: nn.Module) -> tuple[torch.device, torch.dtype]:
+    tensors = (t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point())
+    anchor = next(tensors, torch.zeros(1))
+    return anchor.device, anchor.dtype
+
+
+def _attack(ledger: Ledger, deadline: float, count: int, steps: int, generator: torch.Generator) -> None:
+    """Projected gradient on every open problem, in chunks that share a batch."""
+    who = ledger.open.nonzero().squeeze(1)
+    entries = ledger.region.low[0].numel()
+    size = max(1, 2**22 // (count * max(entries, 64)))
+    for part in chunks(len(who), size):
+        if time.monotonic() > deadline:
+            return
+        problem = who[part]
+        region, spec = ledger.region.pick(problem), ledger.spec.pick(problem)
+        x = starts(region, count, generator)
+        x, score = ascend_score(ledger.network, ledger.dtype, region, spec, x, steps)
+        best, where = score.max(1)
+        ledger.offer(problem, x[torch.arange(len(problem), device=x.device), where], best)
+
+
+def decide(
+    module: nn.Module,
+    region: Region,
+    outputs: Sequence[Polytope],
+    timeout: float,
+    *,
+    graph: Graph | None = None,
+    generator: torch.Generator | None = None,
+) -> list[Verdict]:
+    """Decide a batch of problems that share one network; see `decide_boxes`."""
+    deadline = time.monotonic() + timeout
+    generator = generator or torch.Generator().manual_seed(0)
+    device, dtype = _precision(module)
+    reason = ""
+    if graph is None:
+        try:
+            graph = build(module, region.low.shape[1:])
+        except Unprovable as error:
+            reason = str(error)
+    spec = _spec(module, graph, region, outputs, device, dtype)
+    ledger = Ledger(module, dtype, region, spec)
+    few = region.low[0].numel() <= LOW_DIMENSION
+    _attack(ledger, deadline, 16 if few else 4 * max(8, spec.count), 10 if few else 20, generator)
+    if graph is None:
+        return ledger.finish(f"no proof: {reason}")
+    if not few and graph.relus:
+        reason = decide_by_relus(graph, ledger, deadline)
+    elif isinstance(region, Box):
+        reason = decide_by_inputs(graph, ledger, deadline)
+    else:
+        reason = decide_by_relus(graph, ledger, deadline)
+    if not few and bool(ledger.open.any()):
+        _attack(ledger, deadline, 16 * max(8, spec.count), 50, generator)
+    return ledger.finish(reason)
+
+
+@torch.no_grad()
+def _spec(
+    module: nn.Module,
+    graph: Graph | None,
+    region: Region,
+    outputs: Sequence[Polytope],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Spec:
+    batch = region.low.shape[0]
+    if region.low.device != device:
+        raise InputError(f"the region is on {region.low.device} but the network on {device}")
+    classes = graph.classes if graph is not None else module(region.low[:1].to(dtype)).flatten(1).shape[1]
+    return spec_of(outputs, classes, batch, device)
+
+
+def decide_boxes(
+    module: nn.Module,
+    low: Tensor,
+    high: Tensor,
+    outputs: Sequence[Polytope],
+    timeout: float,
+    *,
+    graph: Graph | None = None,
+    generator: torch.Generator | None = None,
+) -> list[Verdict]:
+    """Is there a violation in each box low <= x <= high, both (B, *event)?
+
+    A violation is an x whose output lies in ANY polytope {y : A y <= b} of `outputs`; A is (m, k) for all problems or
+    (B, m, k), b likewise. The network is `module`, in evaluation mode, batch first; outputs are taken flat.
+    "proved" is a statement about real arithmetic over the whole box, "violated" comes with a point in the network's
+    own precision that the network itself was run on. A network that cannot be bounded is only attacked.
+    """
+    if low.shape != high.shape or low.ndim < 2 or not bool((low <= high).all()):
+        raise InputError("boxes need low <= high of equal shape (B, *event)")
+    region = Box(low.to(torch.float64), high.to(torch.float64))
+    return decide(module, region, outputs, timeout, graph=graph, generator=generator)
+
+
+def decide_balls(
+    module: nn.Module,
+    centre: Tensor,
+    radius: Tensor,
+    outputs: Sequence[Polytope],
+    timeout: float,
+    *,
+    graph: Graph | None = None,
+    generator: torch.Generator | None = None,
+) -> list[Verdict]:
+    """As `decide_boxes`, over l2 balls: centre (B, *event), radius (B,)."""
+    if centre.ndim < 2 or radius.shape != centre.shape[:1] or not bool((radius >= 0).all()):
+        raise InputError("balls need a centre (B, *event) and radii (B,) that are not negative")
+    region = Ball(centre.to(torch.float64), radius.to(torch.float64))
+    return decide(module, region, outputs, timeout, graph=graph, generator=generator)

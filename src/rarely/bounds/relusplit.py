@@ -1,0 +1,274 @@
+"""Branch and bound on the signs of ReLU inputs: beta-CROWN (Wang et al. 2021), for many input dimensions.
+
+A domain fixes some signs. Its intermediate bounds are recomputed with them, with the slopes optimised at the root,
+and intersected with its parent's; the split constraints also enter the final bound as Lagrange multipliers. Slopes,
+multipliers and row weights start from the parent's.
+
+Where to split. A ReLU i whose chord leaves a gap costs the final bound |lambda_i| gap_i, and, by widening the range
+of a later ReLU k, also 2 |lambda_k| (gap_k / range_k) |a_ki| gap_i, with a_ki the coefficient of i in the bounds of k:
+the rule of `inputsplit`, one level up. Without the second term the early neurons, on which everything hangs, look
+harmless.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from .backward import LinearBound, State, backward
+from .crown import ROOM, propagate, signed_rows
+from .graph import Graph, chunks
+from .region import Ball, Box, Region
+from .relax import LeakyReLU
+from .slopes import Freedom, ascend, first_slopes
+from .spec import Spec
+from .verdict import Ledger
+
+
+@dataclass(frozen=True)
+class Domains:
+    """N sub-problems; T counts the ReLUs of the network."""
+
+    signs: Tensor  # (N, T) in {-1, 0, 1}
+    low: Tensor  # (N, T) bounds on the ReLU inputs, the signs included
+    high: Tensor
+    slopes: Tensor  # (N, T)
+    multipliers: Tensor  # (N, T)
+    logits: Tensor  # (N, m)
+    polytope: Tensor  # (N,)
+    lower: Tensor  # (N,) proven lower bound on the weighted rows
+    cuts: Tensor  # (N,) the ReLU to split next, -1 when none is left
+
+    def pick(self, index: Tensor | slice) -> Domains:
+        return Domains(*(getattr(self, f.name)[index] for f in fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+
+@dataclass(frozen=True)
+class Root:
+    """One problem: its bounds before any split, and where each ReLU sits in a flat vector of all."""
+
+    state: State  # batch 1
+    spec: Spec  # batch 1
+
+    @property
+    def graph(self) -> Graph:
+        return self.state.graph
+
+    def op(self, i: int) -> LeakyReLU:
+        op = self.graph.nodes[i].op
+        assert isinstance(op, LeakyReLU)
+        return op
+
+    def source(self, i: int) -> int:
+        return self.graph.nodes[i].inputs[0]
+
+    def parted(self, flat: Tensor) -> dict[int, Tensor]:
+        """(N, T) -> per ReLU node (N, *event)."""
+        shapes = {i: self.graph.nodes[i].shape for i in self.graph.relus}
+        parts = torch.split(flat, [math.prod(s) for s in shapes.values()], 1)
+        return {i: p.reshape(-1, *shapes[i]) for i, p in zip(shapes, parts, strict=True)}
+
+    def joined(self, parts: dict[int, Tensor]) -> Tensor:
+        return torch.cat([parts[i].flatten(1) for i in self.graph.relus], 1)
+
+    def first(self) -> Domains:
+        """One unsplit domain per polytope."""
+        count, device = self.spec.count, self.spec.owner.device
+        start = first_slopes(self.state, self.graph.output, 1)
+        slopes = self.joined({i: a.squeeze(1) for i, a in start.items()}).repeat(count, 1)
+        low, high = (
+            self.joined({i: self.state.bounds[self.source(i)][k] for i in self.graph.relus}).repeat(count, 1)
+            for k in (0, 1)
+        )
+        return Domains(
+            torch.zeros(slopes.shape, dtype=torch.int8, device=device),
+            low,
+            high,
+            slopes,
+            torch.zeros_like(slopes),
+            torch.zeros(count, self.spec.C.shape[1], dtype=slopes.dtype, device=device),
+            torch.arange(count, device=device),
+            torch.full((count,), -torch.inf, dtype=slopes.dtype, device=device),
+            torch.full((count,), -1, device=device),
+        )
+
+    @torch.no_grad()
+    def bounded(self, domains: Domains) -> tuple[Domains, State, dict[int, tuple[Tensor, dict[int, Tensor]]]]:
+        """Recompute the bounds on ReLU inputs; also gives the coefficients met on the way, for branching."""
+        graph = self.graph
+        lows, highs = self.parted(domains.low), self.parted(domains.high)
+        region = _repeated(self.state.region, len(domains))
+        relaxations = dict(self.state.relaxations)
+        state = State(graph, region, self.state.bounds, relaxations, self.state.slacks, {}, {})
+        met: dict[int, tuple[Tensor, dict[int, Tensor]]] = {}
+        for i in graph.relus:
+            j = self.source(i)
+            low, high = lows[i].flatten(1), highs[i].flatten(1)
+            if j in self.state.slopes:
+                index, slopes = self.state.slopes[j]
+                open_ = ((low < 0) & (high > 0)).any(0)[index].nonzero().squeeze(1)
+                cols = index[open_]
+                if len(cols):
+                    both = torch.cat([open_, open_ + len(index)])
+                    rows = signed_rows(low.shape[1], cols, low).reshape(1, -1, *graph.nodes[j].shape)
+                    seen: dict[int, Tensor] = {}
+                    found = backward(state, j, rows, {r: a[:, both] for r, a in slopes.items()}, seen=seen).lower
+                    low, high = low.clone(), high.clone()
+                    low[:, cols] = torch.maximum(low[:, cols], found[:, : len(cols)])
+                    high[:, cols] = torch.minimum(high[:, cols], -found[:, len(cols) :])
+                    met[i] = (cols, seen)
+            lows[i], highs[i] = low.reshape(lows[i].shape), high.reshape(highs[i].shape)
+            relaxations[i] = self.op(i).relax((lows[i], highs[i]))
+        return replace(domains, low=self.joined(lows), high=self.joined(highs)), state, met
+
+    def improved(self, domains: Domains, steps: int) -> tuple[Domains, LinearBound]:
+        """The domains with better bounds, multipliers and slopes, and with the neuron to split next."""
+        domains, state, met = self.bounded(domains)
+        free = Freedom(
+            {i: t.unsqueeze(1) for i, t in self.parted(domains.slopes).items()},
+            {i: t.unsqueeze(1) for i, t in self.parted(domains.multipliers).items()},
+            domains.logits.unsqueeze(1),
+        )
+        member = (self.spec.owner == domains.polytope.unsqueeze(1)).unsqueeze(1)
+        signs = self.parted(domains.signs)
+        bound, free, seen = ascend(state, self.spec.C, self.spec.d, member, free, steps, signs, 0.1)
+        slopes, multipliers = ({i: t.squeeze(1) for i, t in d.items()} for d in (free.slopes, free.multipliers))
+        # Contradictory bounds mean that no input has these signs.
+        empty = (domains.low > domains.high).any(1)
+        lower = torch.maximum(bound.lower.squeeze(1), domains.lower).masked_fill(empty, torch.inf)
+        domains = replace(
+            domains,
+            slopes=self.joined(slopes),
+            multipliers=self.joined(multipliers),
+            logits=free.logits.squeeze(1),
+            lower=lower,
+        )
+        return replace(domains, cuts=self._cuts(domains, seen, met)), bound
+
+    @torch.no_grad()
+    def _cuts(
+        self, domains: Domains, seen: dict[int, Tensor], met: dict[int, tuple[Tensor, dict[int, Tensor]]]
+    ) -> Tensor:
+        n = len(domains)
+        lows, highs = self.parted(domains.low), self.parted(domains.high)
+        size = {i: seen[i].squeeze(1).abs().expand(n, *seen[i].shape[2:]).flatten(1) for i in self.graph.relus}
+        total = dict(size)
+        for k, (cols, coefficients) in met.items():
+            weight = self.op(k).influence((lows[k], highs[k]), size[k].reshape(lows[k].shape)).flatten(1)[:, cols]
+            for i, a in coefficients.items():
+                if i in total:
+                    both = a.flatten(2).abs().reshape(a.shape[0], 2, len(cols), -1).sum(1)
+                    total[i] = total[i] + torch.einsum("bk,bki->bi", weight, both.expand(n, -1, -1))
+        gap = self.joined({i: self.op(i).gap((lows[i], highs[i])) for i in self.graph.relus})
+        open_ = (domains.low < 0) & (domains.high > 0)
+        value, where = torch.where(open_, self.joined(total) * gap, -1.0).max(1)
+        return torch.where(value >= 0, where, -1)
+
+
+def _repeated(region: Region, count: int) -> Region:
+    if isinstance(region, Ball):
+        return Ball(region.centre.expand(count, *region.centre.shape[1:]), region.radius.expand(count))
+    return Box(region.low.expand(count, *region.low.shape[1:]), region.high.expand(count, *region.high.shape[1:]))
+
+
+def _children(domains: Domains) -> Domains:
+    """Both halves of each domain, z >= 0 and z <= 0 side by side."""
+    twice = domains.pick(torch.arange(len(domains), device=domains.cuts.device).repeat_interleave(2))
+    place = twice.cuts.unsqueeze(1)
+    up = torch.arange(len(twice), device=place.device).unsqueeze(1) % 2 == 0
+    sign = torch.where(up, 1, -1).to(twice.signs.dtype)
+    low, high = twice.low.gather(1, place), twice.high.gather(1, place)
+    return replace(
+        twice,
+        signs=twice.signs.scatter(1, place, sign),
+        low=twice.low.scatter(1, place, torch.where(up, low.clamp(min=0), low)),
+        high=twice.high.scatter(1, place, torch.where(up, high, high.clamp(max=0))),
+    )
+
+
+def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: float, steps: int) -> str:
+    """Branch and bound on one problem; `plain` is how many seconds unoptimised bounds take."""
+    who = torch.tensor([problem], device=ledger.open.device)
+    half = (deadline - time.monotonic()) / 2
+    effort = 12 if 3 * 12 * plain < half else 0
+    region = ledger.region.pick(who)
+    root = Root(propagate(graph, region, steps=effort, deadline=time.monotonic() + half), ledger.spec.pick(who))
+    fresh, effort, stuck, batch = root.first(), 2 * steps, 0, 16
+    stack: list[Domains] = []
+    while True:
+        begin = time.monotonic()
+        fresh, bound = root.improved(fresh, effort)
+        effort = steps
+        owner = who.expand(len(fresh))
+        ledger.count(owner)
+        done = fresh.lower > 0
+        ledger.close(owner[done], -fresh.lower[done])
+        points = root.state.region.minimiser(bound.A).reshape(-1, *graph.input_shape)
+        with torch.no_grad():
+            score = root.spec.score(graph(points).unsqueeze(0)).squeeze(0)
+        ledger.offer(owner, points, score)
+        if not bool(ledger.open[problem]):
+            return ""
+        dead = ~done & (fresh.cuts < 0)
+        stuck += int(dead.sum())
+        if bool((~done & ~dead).any()):
+            stack.append(fresh.pick(~done & ~dead))
+        if not stack:
+            break
+        if time.monotonic() > deadline:
+            least = torch.cat([s.lower for s in stack])
+            if not stuck:
+                ledger.hope(who.expand(len(least)), -least)
+            return "out of time"
+        # Batches as large as pays off, but short enough to stop in time.
+        took = time.monotonic() - begin
+        batch = max(1, batch // 2) if took > 1 else min(512, 2 * batch) if took < 0.3 else batch
+        top = stack.pop()
+        if len(top) > batch:
+            stack.append(top.pick(slice(batch, None)))
+            top = top.pick(slice(0, batch))
+        fresh = _children(top)
+    if stuck:
+        return f"{stuck} sub-problems with every ReLU split remain undecided"
+    ledger.proved(problem)
+    return ""
+
+
+def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 12) -> str:
+    """Plain bounds on all open problems, then branch and bound on each, sharing out the time that is left."""
+    who = ledger.open.nonzero().squeeze(1)
+    size = max(1, ROOM // (graph.widest * min(2 * graph.widest, 4096)))
+    plain = 0.0
+    for part in chunks(len(who), size):
+        if time.monotonic() > deadline:
+            return "out of time"
+        begin = time.monotonic()
+        problem = who[part]
+        spec = ledger.spec.pick(problem)
+        with torch.no_grad():
+            state = propagate(graph, ledger.region.pick(problem), deadline=deadline)
+            best = spec.by_polytope(backward(state, graph.output, spec.C).lower + spec.d)
+        # The rounding of this last sum is far below the margin kept here.
+        reach = -best.amin(1)
+        sure = reach < -1e-9 * (1 + spec.d.abs().amax(1))
+        ledger.count(problem)
+        ledger.hope(problem, reach)
+        ledger.close(problem[sure], reach[sure])
+        for p in problem[sure].tolist():
+            ledger.proved(p)
+        plain = (time.monotonic() - begin) / len(problem)
+    todo = ledger.open.nonzero().squeeze(1).tolist()
+    reason = ""
+    for k, p in enumerate(todo):
+        share = (deadline - time.monotonic()) / (len(todo) - k)
+        if share <= 0:
+            return "out of time"
+        reason = _decide_one(graph, ledger, p, time.monotonic() + share, plain, steps) or reason
+    return reason

@@ -1,0 +1,67 @@
+"""The application: its commands, and the one place that turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from rarely import __version__
+from rarely.cli.demo import demo
+from rarely.cli.estimate import estimate
+from rarely.cli.inspect import inspect
+from rarely.cli.output import screen
+from rarely.cli.robustness import robustness
+from rarely.cli.verify import verify
+from rarely.errors import RarelyError
+
+INTERRUPTED = 130  # what a shell reports for a program stopped by Ctrl-C
+USER_ERROR = 2
+
+
+class _Group(TyperGroup):
+    """Errors that a user can cause become one message and exit code 2; any other keeps its traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RarelyError as error:
+            screen(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(USER_ERROR) from error
+        except KeyboardInterrupt as interrupt:
+            screen(stderr=True).print("interrupted", style="yellow")
+            raise typer.Exit(INTERRUPTED) from interrupt
+
+
+app = typer.Typer(
+    name="rarely",
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (estimate, robustness, verify, inspect, demo):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rarely {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """How rarely does your neural network fail?
+
+    Violation probabilities with honest intervals, witnesses and verdicts.
+    """
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,173 @@
+"""`rarely estimate`: the violation probability of one problem, or of many as a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rarely.cli import options as opt
+from rarely.cli.choices import make_estimator
+from rarely.cli.output import (
+    as_data,
+    check_writable,
+    estimates_table,
+    outcome_counts,
+    prints,
+    screen,
+    write_json,
+)
+from rarely.cli.running import Settings, run_problems
+
+if TYPE_CHECKING:
+    from rarely.problem import Problem
+    from rarely.result import Estimate
+
+
+def estimate(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NETWORK [PROPERTY]...",
+            help="A network (.onnx, .pt2, module:attribute, ...) and one or more .vnnlib properties; "
+            "or .rlv files, which hold both; or a folder of .rlv files.",
+            show_default=False,
+        ),
+    ],
+    estimator: opt.Estimator = opt.EstimatorName.auto,
+    kernel: opt.Kernel = None,
+    particles: opt.Particles = None,
+    quantile: opt.Quantile = None,
+    steps: opt.Steps = None,
+    islands: opt.Islands = None,
+    log_p_min: opt.LogPMin = None,
+    samples: opt.Samples = None,
+    target_error: opt.TargetError = None,
+    confidence: opt.Confidence = 0.95,
+    max_evaluations: opt.MaxEvaluations = None,
+    timeout: opt.Timeout = None,
+    seed: opt.Seed = 0,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = None,
+    input_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="How inputs fall in the property's box: uniform, gaussian:SIGMA (standard deviation SIGMA in units of "
+            "the network's inputs, centred in the box and truncated to it), or module:attribute (an input model, or a "
+            "function of (low, high) that makes one). Default: uniform.",
+            rich_help_panel=opt.FILES,
+        ),
+    ] = None,
+    architecture: opt.Architecture = None,
+    trust_pickle: opt.TrustPickle = False,
+    witnesses: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Write the violating inputs that were found.")
+    ] = None,
+    plot: opt.PlotFile = None,
+    json_file: opt.JsonFile = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Estimate the probability that a property is violated.
+
+    Several properties of one network, or several .rlv files, run as one batch: one line each, and a list in the JSON.
+    """
+    check_writable(json_file, plot, witnesses)
+    method = make_estimator(
+        estimator,
+        kernel,
+        {
+            "particles": particles,
+            "quantile": quantile,
+            "steps": steps,
+            "islands": islands,
+            "log_p_min": log_p_min,
+            "samples": samples,
+            "target_error": target_error,
+        },
+    )
+    settings = Settings(seed, confidence, device, torch_dtype(dtype), max_evaluations, timeout)
+    many, problems = _load(
+        files, {"input_model": input_model, "architecture": architecture, "trust_pickle": trust_pickle}
+    )
+    outcomes = run_problems(problems, method, settings, title="estimating", quiet=quiet)
+    found = outcomes.finished()
+    if found:
+        write_json(json_file, [as_data(e) for e in found] if many else as_data(found[0]))
+        if prints(quiet, json_file):
+            _show(found, many)
+        if witnesses is not None:
+            _save_witnesses(found, witnesses, many)
+        if plot is not None:
+            _draw(found, plot, many)
+    outcomes.exit_if_interrupted()
+
+
+def torch_dtype(name: opt.DtypeName | None) -> Any:
+    import torch
+
+    return None if name is None else getattr(torch, name.value)
+
+
+def _load(files: Sequence[str], settings: dict[str, Any]) -> tuple[bool, list[Problem]]:
+    """The problems, and whether they were asked for as a list."""
+    from rarely.errors import InputError
+    from rarely.loading import is_rlv, load_problem
+
+    paths: list[str] = []
+    for file in files:
+        if Path(file).is_dir():
+            inside = sorted(str(path) for path in Path(file).iterdir() if is_rlv(path))
+            if not inside:
+                raise InputError(f"the folder {file} holds no .rlv file")
+            paths += inside
+        else:
+            paths.append(file)
+    many = len(paths) > len(files)
+    if is_rlv(paths[0]):
+        foreign = [path for path in paths if not is_rlv(path)]
+        if foreign:
+            raise InputError(
+                f"{foreign[0]} stands among .rlv files, which hold network and property; run it on its own"
+            )
+        return many or len(paths) > 1, [load_problem(path, name=_stem(path), **settings) for path in paths]
+    network, *properties = paths
+    if not properties:
+        return False, [load_problem(network, **settings)]
+    named = [(prop, f"{_stem(network)} {_stem(prop)}") for prop in properties]
+    return len(named) > 1, [load_problem(network, prop, name=name, **settings) for prop, name in named]
+
+
+def _stem(path: str) -> str:
+    return Path(path.removesuffix(".gz")).stem
+
+
+def _show(found: Sequence[Estimate], many: bool) -> None:
+    console = screen()
+    if not many:
+        console.print(found[0])
+        return
+    console.print(estimates_table(found))
+    console.print(outcome_counts(found))
+
+
+def _save_witnesses(found: Sequence[Estimate], file: Path, many: bool) -> None:
+    if not many:
+        found[0].witnesses.save(file)
+        return
+    import numpy as np
+
+    # Problems may differ in shape and in how many witnesses they have, so each has arrays of its own.
+    arrays = {"names": np.array([estimate.name for estimate in found])}
+    for i, estimate in enumerate(found):
+        arrays[f"inputs_{i}"] = estimate.witnesses.inputs.numpy()
+        arrays[f"scores_{i}"] = estimate.witnesses.scores.numpy()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def _draw(found: Sequence[Estimate], file: Path, many: bool) -> None:
+    from rarely.report.figures import plot_estimate, plot_probabilities, save
+
+    save(plot_probabilities(found) if many else plot_estimate(found[0]), file)

@@ -1,0 +1,95 @@
+"""What the commands print and write."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from rarely.result import Estimate
+
+STDOUT = Path("-")
+
+
+@cache
+def screen(*, stderr: bool = False) -> Console:
+    """The terminal; without colours where it is a file or a pipe, and then as wide as a line needs."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=200)
+
+
+def prints(quiet: bool, json_file: Path | None) -> bool:
+    """Whether results are shown: not when nobody wants them, nor into the JSON on stdout."""
+    return not quiet and json_file != STDOUT
+
+
+def check_writable(*files: Path | None) -> None:
+    """Find out before the work, not after it, that a result cannot be written."""
+    from rarely.errors import InputError
+
+    for file in files:
+        if file is None or file == STDOUT:
+            continue
+        if file.is_dir() or not file.resolve().parent.is_dir():
+            raise InputError(f"{file} cannot be written: {'it is' if file.is_dir() else 'there is no such'} folder")
+
+
+def write_json(file: Path | None, content: Any) -> None:
+    if file is None:
+        return
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    if file == STDOUT:
+        sys.stdout.write(text)
+    else:
+        file.write_text(text, encoding="utf-8")
+
+
+def as_data(estimate: Estimate) -> Any:
+    """The content of Estimate.to_json."""
+    return json.loads(estimate.to_json())
+
+
+def probability(estimate: Estimate) -> tuple[str, str]:
+    """The probability and its interval, or the bound that is known in their place."""
+    from rarely.result import Outcome, scientific
+
+    if estimate.outcome is Outcome.PROVED_SAFE:
+        return "0", "proof"
+    if estimate.log_prob == float("-inf"):
+        return f"<= {scientific(estimate.upper_bound)}", f"{estimate.interval.confidence:.0%} bound"
+    low, high = scientific(estimate.interval.low), scientific(estimate.interval.high)
+    return scientific(estimate.log_prob), f"{low} to {high}"
+
+
+def estimates_table(estimates: Sequence[Estimate]) -> Table:
+    table = plain_table(
+        "problem", "outcome", "probability", f"{estimates[0].interval.confidence:.0%} interval", "calls"
+    )
+    for column in (2, 4):
+        table.columns[column].justify = "right"
+    for estimate in estimates:
+        table.add_row(estimate.name, estimate.outcome.value, *probability(estimate), f"{estimate.calls:,}")
+    return table
+
+
+def outcome_counts(estimates: Sequence[Estimate]) -> str:
+    counts = Counter(estimate.outcome.value for estimate in estimates)
+    listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    return f"{len(estimates)} problems: {listed}"
+
+
+def plain_table(*columns: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(*columns, box=SIMPLE_HEAD, pad_edge=False)

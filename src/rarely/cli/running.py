@@ -1,0 +1,136 @@
+"""Running problems in batches with a progress display, so that Ctrl-C loses nothing that is known."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import typer
+
+from rarely.cli.output import screen
+
+if TYPE_CHECKING:
+    import torch
+    from rich.progress import Progress as Display
+
+    from rarely.estimators import Estimator, Progress
+    from rarely.problem import Problem
+    from rarely.result import Estimate
+
+_NUMBERS_AT_ONCE = 3e7  # of all particles of one batch: a few copies of them must fit into memory
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a run that do not belong to the estimator."""
+
+    seed: int = 0
+    confidence: float = 0.95
+    device: str = "auto"
+    dtype: torch.dtype | None = None
+    max_evaluations: int | None = None
+    timeout: float | None = None
+
+
+@dataclass
+class Outcomes:
+    """What is known of each problem: its estimate, or where it stood when the run was interrupted."""
+
+    problems: Sequence[Problem]
+    estimates: dict[int, Estimate] = field(default_factory=dict)
+    standing: dict[int, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def finished(self) -> list[Estimate]:
+        return [self.estimates[row] for row in sorted(self.estimates)]
+
+    def exit_if_interrupted(self) -> None:
+        """Say where the unfinished problems stood, and end as a shell expects after Ctrl-C."""
+        if not self.interrupted:
+            return
+        console = screen(stderr=True)
+        console.print(
+            f"interrupted; {len(self.estimates)} of {len(self.problems)} problems were finished", style="yellow"
+        )
+        for row, known in self.standing.items():
+            name = self.problems[row].name or "the problem"
+            console.print(f"{name}: {known}", markup=False, soft_wrap=True)
+        raise typer.Exit(130)
+
+
+def run_problems(
+    problems: Sequence[Problem], estimator: Estimator, settings: Settings, *, title: str, quiet: bool
+) -> Outcomes:
+    """Estimate all problems, as few batches as memory allows; `settings.timeout` is for all of them together."""
+    from rarely.api import Running
+
+    outcomes = Outcomes(problems)
+    started = time.monotonic()
+    with progress_display(quiet, len(problems)) as display:
+        task = display.add_task(title, total=len(problems), what="")
+        try:
+            for number, rows in enumerate(_batches(problems, estimator)):
+                left = None
+                if settings.timeout is not None:
+                    left = max(1e-3, settings.timeout - (time.monotonic() - started))
+                running = Running(
+                    [problems[row] for row in rows], estimator, seed=settings.seed + number, timeout=left,
+                    confidence=settings.confidence, device=settings.device, dtype=settings.dtype,
+                    max_evaluations=settings.max_evaluations,
+                )  # fmt: skip
+                for event in running:
+                    if len(event.level) == len(rows):  # some stages of a run look at a part of the batch
+                        outcomes.standing = dict(zip(rows, _standings(event), strict=True))
+                    done = len(outcomes.estimates) + len(rows) - event.active
+                    display.update(task, completed=done, what=_describe(event))
+                outcomes.estimates.update((row, e) for row, e in zip(rows, running.results, strict=True) if e)
+                outcomes.standing = {}
+        except KeyboardInterrupt:
+            outcomes.interrupted = True
+    return outcomes
+
+
+def progress_display(quiet: bool, total: int) -> Display:
+    """A line on stderr while work goes on, and only on a terminal. A bar needs several things to count."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = screen(stderr=True)
+    counted = (BarColumn(20), MofNCompleteColumn()) if total > 1 else ()
+    what = TextColumn("{task.fields[what]}")
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn(), what)
+    return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+
+
+def _batches(problems: Sequence[Problem], estimator: Estimator) -> Iterator[list[int]]:
+    """Rows that share a network and fit into memory together."""
+    groups: dict[tuple[int, tuple[int, ...], int | None], list[int]] = {}
+    for row, problem in enumerate(problems):
+        model = problem.inputs
+        groups.setdefault((id(problem.network), tuple(model.event_shape), model.normal_dim), []).append(row)
+    particles = getattr(estimator, "particles", 10_000) * getattr(estimator, "islands", 1)
+    for (_, shape, _), rows in groups.items():
+        size = max(1, int(_NUMBERS_AT_ONCE / (particles * math.prod(shape))))
+        yield from (rows[i : i + size] for i in range(0, len(rows), size))
+
+
+def _describe(event: Progress) -> str:
+    lowest = float(event.log_prob.min())
+    reached = f"log p {lowest:.1f}" if math.isfinite(lowest) else "no violation yet"
+    return f"{event.stage}: {reached}, {event.calls:,} calls"
+
+
+def _standings(event: Progress) -> list[str]:
+    from rarely.result import scientific
+
+    lines = []
+    for level, log_prob in zip(event.level.tolist(), event.log_prob.tolist(), strict=True):
+        if log_prob == -math.inf:
+            lines.append("no violation so far")
+        elif level >= 0:
+            lines.append(f"violated, p about {scientific(log_prob)} so far, unfinished")
+        else:
+            lines.append(f"no violation so far; scores above {level:.4g} have p about {scientific(log_prob)}")
+    return lines

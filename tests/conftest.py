@@ -1,0 +1,19 @@
+"""What all tests share: one thread each, since pytest-xdist fills the cores, and the folder of large data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    folder = os.environ.get("RARELY_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("RARELY_DATA is not set")
+    return Path(folder)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rarely.errors import FormatError
+from rarely.result import SCHEMA, Estimate, Interval, MethodReport, Outcome, Witnesses, scientific
+
+
+def _estimate(**changes: object) -> Estimate:
+    estimate = Estimate(
+        outcome=Outcome.VIOLATED,
+        log_prob=-30.0,
+        log_prob_std=0.1,
+        interval=Interval(0.95, -30.2, -29.8),
+        upper_bound=-29.85,
+        evaluations=1000,
+        gradients=20,
+        seconds=1.25,
+        levels=(-2.0, -1.0, 0.0),
+        acceptance=(0.3, 0.2),
+        witnesses=Witnesses(torch.zeros(2, 3), torch.tensor([0.5, 0.0])),
+        notes=("look here",),
+        methods=(MethodReport("lines", -math.inf, math.inf, 12, "no root"),),
+        provenance={"seed": 3},
+        name="brake",
+    )
+    return replace(estimate, **changes)  # type: ignore[arg-type]
+
+
+def _nothing() -> Estimate:
+    return _estimate(
+        outcome=Outcome.BELOW_FLOOR,
+        log_prob=-math.inf,
+        log_prob_std=math.inf,
+        interval=Interval(0.95, -math.inf, -230.0),
+        upper_bound=-230.0,
+        levels=(-math.inf, -1.0),
+        witnesses=Witnesses(torch.zeros(0), torch.zeros(0)),
+        name="",
+    )
+
+
+@pytest.mark.parametrize("estimate", [_estimate(), _nothing()], ids=["violated", "nothing"])
+def test_json_round_trip(estimate: Estimate) -> None:
+    text = estimate.to_json()
+    strict = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert strict["schema"] == SCHEMA
+    assert strict["witnesses"] == len(estimate.witnesses)
+    assert strict["sentence"] == estimate.outcome.sentence
+    back = Estimate.from_json(text)
+    for name in estimate.__dataclass_fields__:
+        if name != "witnesses":
+            assert getattr(back, name) == getattr(estimate, name), name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "{nonsense",
+        "null",
+        '{"schema": 1}',
+        json.dumps({**json.loads(_estimate().to_json()), "outcome": "?"}),
+    ],
+)
+def test_other_json_is_a_format_error(text: str) -> None:
+    with pytest.raises(FormatError, match=r"result\.json"):
+        Estimate.from_json(text, "result.json")
+
+
+def test_a_newer_schema_is_named() -> None:
+    newer = json.loads(_estimate().to_json()) | {"schema": SCHEMA + 1}
+    with pytest.raises(FormatError, match=f"schema {SCHEMA + 1}"):
+        Estimate.from_json(json.dumps(newer))
+
+
+def test_saving_writes_witnesses_beside(tmp_path: Path) -> None:
+    estimate = _estimate()
+    estimate.save(tmp_path / "e.json", tmp_path / "w.npz")
+    assert Estimate.from_json((tmp_path / "e.json").read_text()).log_prob == -30.0
+    with np.load(tmp_path / "w.npz") as saved:
+        assert saved["inputs"].shape == (2, 3)
+        assert saved["scores"].tolist() == [0.5, 0.0]
+
+
+def test_str_is_one_line_with_everything_that_matters() -> None:
+    text = str(_estimate())
+    assert "\n" not in text
+    for part in ("brake", scientific(-30.0), "95%", "1,060 calls", "-30.00 ± 0.10"):
+        assert part in text
+    assert "do not trust" in str(_estimate(outcome=Outcome.STALLED))
+    assert f"p <= {scientific(-230.0)}" in str(_nothing())
+    assert "proved safe" in str(_estimate(outcome=Outcome.PROVED_SAFE, log_prob=-math.inf))
+
+
+def test_tables_for_terminals_and_notebooks() -> None:
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=200).print(_estimate(name="<b>"))
+    assert "lines" in out.getvalue()
+    html = _estimate(name="<b>")._repr_html_()
+    assert "&lt;b&gt;" in html
+    assert "look here" in html
+    assert "upper bound" in _nothing()._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("log_prob", "text"),
+    [
+        (0.0, "1"),
+        (-math.inf, "0"),
+        (math.log(0.25), "0.25"),
+        (math.log(1.5e-7), "1.50e-07"),
+        (-500.0, "7.12e-218"),
+        (-2302.585092994046, "1.00e-1000"),
+        (math.log(9.999e-8), "1.00e-07"),
+    ],
+)
+def test_scientific(log_prob: float, text: str) -> None:
+    assert scientific(log_prob) == text
+
+
+def test_every_outcome_has_a_sentence() -> None:
+    assert all(outcome.sentence.endswith(".") for outcome in Outcome)
+    assert [outcome for outcome in Outcome if not outcome.trusted] == [Outcome.STALLED]
+
+
+def test_interval_contains() -> None:
+    assert -30.0 in Interval(0.95, -31.0, -29.0)
+    assert -28.0 not in Interval(0.95, -31.0, -29.0)
