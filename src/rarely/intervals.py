@@ -124,3 +124,19 @@ def _relative_error(log_values: Sequence[float], centre: float) -> float:
     """Standard error of the mean of exp(log_values), over that mean."""
     n = len(log_values)
     return math.sqrt(sum((math.exp(v - centre) - 1) ** 2 for v in log_values) / (n - 1) / n)
+
+
+MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any check to notice
+
+
+def modelled_interval(log_values: Sequence[float], confidence: float) -> tuple[float, float, float, float, float]:
+    """(log mean, std, low, high, upper bound) for methods that see only what their model of the region covers.
+
+    Their replicates can agree to the last digit and still all miss a few percent of p, so `MODEL_ERROR` is added.
+    """
+    log_prob, std, low, high = replicate_interval(log_values, confidence)
+    upper = replicate_interval(log_values, 2 * confidence - 1)[3]
+    model = MODEL_ERROR * normal_quantile(0.5 + 0.5 * confidence)
+    low = log_prob - math.hypot(log_prob - low, model)
+    high, upper = (min(0.0, log_prob + math.hypot(end - log_prob, model)) for end in (high, upper))
+    return log_prob, math.hypot(std, MODEL_ERROR), low, high, upper

@@ -213,7 +213,8 @@ class Batch:
                 x = self.inputs.from_normal(leaf)
                 y = self.network.call(x.flatten(0, 1))
                 s = self.property.score(x, y.reshape(*x.shape[:2], *y.shape[1:]))
-                (g,) = torch.autograd.grad(s.sum(), leaf)
+                # A score that is flat everywhere (a user's step function) is not connected to the input at all.
+                g = torch.autograd.grad(s.sum(), leaf)[0] if s.requires_grad else torch.zeros_like(leaf)
             scores.append(s.detach())
             gradients.append(g)
         return torch.cat(scores, 1), torch.cat(gradients, 1)

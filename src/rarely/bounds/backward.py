@@ -45,6 +45,12 @@ class LinearBound:
     b: Tensor  # (B, m)
     lower: Tensor  # (B, m)
 
+    def shifted(self, d: Tensor) -> LinearBound:
+        """The bound with d (B or 1, m) added, rounded down."""
+        b, lower = self.b + d, self.lower + d
+        margin = gamma(1, d.dtype)
+        return LinearBound(self.A, b - (self.b.abs() + d.abs()) * margin, lower - (self.lower.abs() + d.abs()) * margin)
+
 
 def backward(
     state: State,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .backward import LinearBound, State, backward
 from .graph import Graph, as_linear, chunks, intervals
-from .linear import Interval, gamma, magnitude
+from .linear import Interval, LinearOp, gamma, magnitude
 from .region import Ball, Region
 from .slopes import optimise
 
@@ -55,6 +55,14 @@ def _tightened(
     return low.reshape(now[0].shape), high.reshape(now[1].shape)
 
 
+def _charge(op: LinearOp, shape: tuple[int, ...], H: list[Tensor]) -> Tensor | None:
+    """Rounding per unit of |A| in one backward step: the operator's, and that of adding up A times its constant."""
+    slack, constant = op.slack(*H), op.constant()
+    if slack is None or constant is None:
+        return slack
+    return slack + constant.abs().expand(shape) * gamma(math.prod(shape), slack.dtype)
+
+
 @torch.no_grad()
 def propagate(
     graph: Graph,
@@ -80,7 +88,7 @@ def propagate(
         if op is None:
             state.relaxations[i] = node.op.relax(inputs[0])  # type: ignore[union-attr]
         else:
-            state.slacks[i] = op.slack(*(magnitude(x) for x in inputs))
+            state.slacks[i] = _charge(op, node.shape, [magnitude(x) for x in inputs])
         if i in graph.bounded and (lines or i not in graph.box_exact or isinstance(region, Ball)):
             wanted = torch.zeros(node.shape, dtype=torch.bool, device=now[0].device)
             for k in graph.relaxed:
@@ -107,12 +115,7 @@ def linear_bounds(
     else:
         with torch.no_grad():
             bound = backward(state, graph.output, A)
-    if d is None:
-        return bound
-    shift = d.to(A.dtype)
-    margin = (shift.abs() + bound.b.abs()) * gamma(1, A.dtype)
-    low_margin = (shift.abs() + bound.lower.abs()) * gamma(1, A.dtype)
-    return LinearBound(bound.A, bound.b + shift - margin, bound.lower + shift - low_margin)
+    return bound if d is None else bound.shifted(d.to(A.dtype))
 
 
 @torch.no_grad()

@@ -68,12 +68,10 @@ def decide(
     _attack(ledger, deadline, 16 if few else 4 * max(8, spec.count), 10 if few else 20, generator)
     if graph is None:
         return ledger.finish(f"no proof: {reason}")
-    if not few and graph.relus:
+    if isinstance(region, Ball) or (graph.relus and not few):
         reason = decide_by_relus(graph, ledger, deadline)
-    elif isinstance(region, Box):
+    if isinstance(region, Box) and bool(ledger.open.any()):
         reason = decide_by_inputs(graph, ledger, deadline)
-    else:
-        reason = decide_by_relus(graph, ledger, deadline)
     if not few and bool(ledger.open.any()):
         _attack(ledger, deadline, 16 * max(8, spec.count), 50, generator)
     return ledger.finish(reason)

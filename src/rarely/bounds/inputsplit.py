@@ -16,7 +16,6 @@ from torch import Tensor
 from .backward import State, backward
 from .crown import propagate
 from .graph import NONLINEAR, Graph, chunks
-from .linear import gamma
 from .region import Box
 from .slopes import Freedom, ascend, first_slopes
 from .spec import Spec
@@ -53,9 +52,8 @@ def bound_boxes(graph: Graph, box: Box, spec: Spec, steps: int) -> tuple[Tensor,
     """Per box: the largest proven row value of each polytope (B, P), cut scores (B, n), linear slopes (B, m, n)."""
     state = propagate(graph, box, lines=True)
     seen: dict[int, Tensor] = {}
-    plain = backward(state, graph.output, spec.C, seen=seen)
-    rows = plain.lower + spec.d
-    rows = rows - (plain.lower.abs() + spec.d.abs()) * gamma(1, rows.dtype)
+    plain = backward(state, graph.output, spec.C, seen=seen).shifted(spec.d)
+    rows = plain.lower
     best = spec.by_polytope(rows)
     hard = ~(best > 0).all(1)
     if steps and bool(hard.any()) and graph.relus:

@@ -62,7 +62,7 @@ class Builder:
         sizes = [math.prod(h.shape) for h in inputs]
         total, start, probes = sum(sizes), 1, []
         for h, size in zip(inputs, sizes, strict=True):
-            row = torch.arange(start, start + size, dtype=torch.float64)
+            row = torch.arange(start, start + size, dtype=torch.float64, device=self.device)
             probes.append(torch.stack([row, row + total]).reshape(PROBE, *h.shape))
             start += size
         result = fn(*probes)
@@ -73,7 +73,7 @@ class Builder:
     def _gathered(self, out: Tensor, total: int, inputs: tuple[Handle, ...]) -> Handle:
         if out.ndim < 1 or out.shape[0] != PROBE or not torch.equal(out[1], out[0] + total * (out[0] > 0)):
             raise Unprovable("the network mixes or drops the batch dimension")
-        index = torch.where(out[0] > 0, out[0] - 1, float(total)).long().to(self.device)
+        index = torch.where(out[0] > 0, out[0] - 1, float(total)).long()
         shape = tuple(index.shape)
         plain = len(inputs) == 1 and torch.equal(index.flatten(), torch.arange(total, device=self.device).expand(total))
         if plain and shape == inputs[0].shape:

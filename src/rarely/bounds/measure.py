@@ -37,6 +37,12 @@ class Law(Protocol):
     def above(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
+def _normal_cdf(x: Tensor) -> Tensor:
+    """Through erfc, which keeps its relative precision in the left tail; torch.special.ndtr does not."""
+    tail: Tensor = torch.special.erfc(-x / math.sqrt(2))
+    return tail / 2
+
+
 def _flat(t: Tensor) -> Tensor:
     return t.detach().to(torch.float64).flatten()
 
@@ -127,8 +133,8 @@ class Gaussian:
         # Mirror intervals on the right to the left, where the distribution function keeps relative precision.
         flip = u + v > 0
         u, v = torch.where(flip, -v, u), torch.where(flip, -u, v)
-        at_u, at_v = torch.special.ndtr(u), torch.special.ndtr(v)
-        error = 1e-14 * at_v * (1 + v.abs().nan_to_num(posinf=0.0).clamp(max=40) ** 2)
+        at_u, at_v = _normal_cdf(u), _normal_cdf(v)
+        error = 1e-14 * at_v * (1 + v.abs().nan_to_num(posinf=0.0).clamp(max=40) ** 2) + 1e-300
         return (at_v - at_u - error).clamp(min=0), at_v - at_u + error
 
     def mass(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,8 +179,8 @@ class Gaussian:
         centre = (A * self.mean).sum(1) + b
         blur = 1e-13 * ((A * self.mean).abs().sum(1) + b.abs())
         spread = torch.linalg.vector_norm(A * self.std, dim=1).clamp(min=1e-300)
-        tail = torch.special.ndtr((centre + blur) / spread * torch.where(centre + blur > 0, 1 + 1e-12, 1 - 1e-12))
-        best: Tensor = (tail * (1 + 1e-10)).log()
+        tail = _normal_cdf((centre + blur) / spread * torch.where(centre + blur > 0, 1 + 1e-12, 1 - 1e-12))
+        best: Tensor = (tail * (1 + 1e-10) + 1e-300).log()
         # E[exp(s (A x + b)); box] with s in units of the best tilt of the untruncated law, centre / spread^2.
         tilt = (-centre / spread**2).clamp(min=0)
         for factor in (0.25, 0.5, 1.0, 2.0, 4.0):

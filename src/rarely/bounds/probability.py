@@ -21,7 +21,6 @@ from .backward import backward
 from .crown import propagate
 from .graph import Graph, Unprovable
 from .inputsplit import cut_scores, halves
-from .linear import gamma
 from .measure import Law
 from .region import Box
 from .spec import Polytope, Spec, spec_of
@@ -85,8 +84,8 @@ def _contribution(graph: Graph, law: Law, spec: Spec, low: Tensor, high: Tensor)
     seen: dict[int, Tensor] = {}
     both = torch.cat([spec.C, -spec.C], 1)
     shift = torch.cat([spec.d, -spec.d], 1)
-    bound = backward(state, graph.output, both, seen=seen)
-    b = bound.b + shift - (bound.b.abs() + shift.abs()) * gamma(1, shift.dtype)
+    bound = backward(state, graph.output, both, seen=seen).shifted(shift)
+    b = bound.b
     m, size = spec.C.shape[1], low.shape[0]
     least, most = law.mass(low, high)
 

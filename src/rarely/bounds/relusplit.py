@@ -254,10 +254,9 @@ def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int
         spec = ledger.spec.pick(problem)
         with torch.no_grad():
             state = propagate(graph, ledger.region.pick(problem), deadline=deadline)
-            best = spec.by_polytope(backward(state, graph.output, spec.C).lower + spec.d)
-        # The rounding of this last sum is far below the margin kept here.
+            best = spec.by_polytope(backward(state, graph.output, spec.C).shifted(spec.d).lower)
         reach = -best.amin(1)
-        sure = reach < -1e-9 * (1 + spec.d.abs().amax(1))
+        sure = reach < 0
         ledger.count(problem)
         ledger.hope(problem, reach)
         ledger.close(problem[sure], reach[sure])
@@ -265,6 +264,8 @@ def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int
             ledger.proved(p)
         plain = (time.monotonic() - begin) / len(problem)
     todo = ledger.open.nonzero().squeeze(1).tolist()
+    if not graph.relus:
+        return "there is no ReLU to split"
     reason = ""
     for k, p in enumerate(todo):
         share = (deadline - time.monotonic()) / (len(todo) - k)

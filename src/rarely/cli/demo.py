@@ -1,2 +1,66 @@
-def demo() -> None:
-    """Stub."""
+"""`rarely demo`: the shipped problems, with figures, in under a minute and without a download."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rarely.cli import options as opt
+from rarely.cli.output import as_data, check_writable, plain_table, prints, probability, screen, write_json
+from rarely.cli.running import Settings, run_problems
+
+if TYPE_CHECKING:
+    from rarely.demo import DemoProblem
+    from rarely.result import Estimate
+
+
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the figures and results.")] = Path("rarely-demo"),
+    seed: opt.Seed = 0,
+    json_file: opt.JsonFile = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Run the shipped problems: a sign classifier under noise, and a cruise controller's braking.
+
+    Prints what was found and leaves figures behind. Takes less than a minute and downloads nothing.
+    """
+    from rarely.api import default_estimator
+    from rarely.demo import run
+    from rarely.errors import InputError
+
+    check_writable(json_file)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; the demo writes into a folder")
+    started = time.monotonic()
+    questions, problems = run.problems()
+    outcomes = run_problems(problems, default_estimator(), Settings(seed=seed), title="demo", quiet=quiet)
+    outcomes.exit_if_interrupted()
+    estimates = [run.settle(p, e) for p, e in zip(problems, outcomes.finished(), strict=True)]
+    written = run.write(questions, estimates, out)
+    write_json(json_file, [as_data(estimate) for estimate in estimates])
+    if prints(quiet, json_file):
+        _show(questions, estimates)
+        console = screen()
+        console.print(f"{len(estimates)} questions answered in {time.monotonic() - started:.0f} s. Written:")
+        for file in written:
+            console.print(f"  {file}", markup=False)
+
+
+def _show(questions: Sequence[DemoProblem], estimates: Sequence[Estimate]) -> None:
+    from rarely.demo.run import in_words
+
+    table = plain_table("question", "answer", "probability", "95% interval", "calls", "s")
+    table.show_lines = True
+    for column in table.columns[2:]:
+        column.justify, column.no_wrap = "right", True
+    for question, estimate in zip(questions, estimates, strict=True):
+        chance, interval = probability(estimate)
+        table.add_row(
+            f"[bold]{question.name}[/bold]\n{question.description}", in_words(estimate), chance,
+            interval.replace(" to ", "\n"), f"{estimate.calls:,}", f"{estimate.seconds:.0f}",
+        )  # fmt: skip
+    screen().print(table)

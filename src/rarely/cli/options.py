@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-ESTIMATOR, RUN, FILES = "Estimator", "Run", "Files"
+ESTIMATOR, RUN, FILES = "Estimator", "Run", "Files"  # headings of the help
+FIGURES = (".svg", ".png", ".pdf")
 
 
 class EstimatorName(StrEnum):
@@ -39,6 +40,12 @@ def _steps(text: str) -> int | str:
         return int(text)
     except ValueError:
         raise typer.BadParameter("a whole number or auto is expected") from None
+
+
+def _figure(file: Path | None) -> Path | None:
+    if file is not None and file.suffix.lower() not in FIGURES:
+        raise typer.BadParameter(f"a figure is written as {', '.join(FIGURES)}")
+    return file
 
 
 NetworkFile = Annotated[
@@ -108,5 +115,7 @@ TrustPickle = Annotated[
     typer.Option("--trust-pickle", help="Open pickled files. That can run any code in them.", rich_help_panel=FILES),
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write results as JSON; - for stdout.")]
-PlotFile = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result: .svg, .png or .pdf.")]
+PlotFile = Annotated[
+    Path | None, typer.Option("--plot", callback=_figure, metavar="FILE", help="Draw the result: .svg, .png or .pdf.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

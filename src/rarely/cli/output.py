@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -21,11 +22,13 @@ STDOUT = Path("-")
 
 @cache
 def screen(*, stderr: bool = False) -> Console:
-    """The terminal; without colours where it is a file or a pipe, and then as wide as a line needs."""
+    """The terminal; without colours where it is a file or a pipe, and then wide unless COLUMNS says otherwise."""
     from rich.console import Console
 
     console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=200)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 160
+    return console
 
 
 def prints(quiet: bool, json_file: Path | None) -> bool:

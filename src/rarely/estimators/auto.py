@@ -23,9 +23,11 @@ from rarely.rng import Rng
 
 _PILOT = 1000  # independent inputs drawn first
 _COMMON = 0.004  # probability from which plain Monte Carlo is cheaper than anything else
-_LOW_DIMENSION = 12  # up to here a mixture fitted to the survivors of splitting makes a good proposal
+_LOW_DIMENSION = 8  # up to here a mixture fitted to the survivors of splitting makes a good proposal
 _UNSEEN = 0.1  # share of violating particles that a method may not have seen
 _SIGMAS = 3.0
+_CHANCE = 500_000  # inputs that plain Monte Carlo may draw where splitting has nothing to climb
+_MAX_FACTOR = 64  # times the referee's size that a larger splitting run may take
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,13 @@ class Auto:
         ]
         for case in cases:
             case.split = combine(batch, case.row, case.islands, confidence, budget)
-        if batch.network.differentiable:
-            yield from self._by_lines(batch, cases, rng, budget)
-        elif batch.inputs.normal_dim <= _LOW_DIMENSION:
+            case.reports.append(_report("splitting", case.split, case.split_calls))
+        if batch.inputs.normal_dim <= _LOW_DIMENSION:
             yield from self._by_importance(batch, cases, rng, confidence, budget)
+        if batch.network.differentiable:
+            yield from self._by_lines(batch, [case for case in cases if case.chosen is None], rng, budget)
         yield from self._by_more_splitting(batch, cases, rng, confidence, budget)
+        yield from self._by_chance(batch, cases, rng, confidence, budget)
         return [case.estimate(batch, confidence, budget) for case in cases]
 
     def _without_map(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
@@ -106,14 +110,17 @@ class Auto:
         ]
 
     def _by_lines(self, batch: Batch, cases: list[_Case], rng: Rng, budget: Budget) -> Generator[Progress, None, None]:
-        before = batch.counter.calls()[batch.rows]
+        if not cases:
+            return
+        part = batch.take(torch.tensor([case.row for case in cases]))
+        before = part.counter.calls()[part.rows]
         starts = [case.survivors() for case in cases]
         lines = LineSampling(target_error=self.target_error)
-        answers = yield from lines.lines(batch, starts, rng, budget)
-        unseen = unseen_share(batch, answers, starts)
-        for case, answer, share, calls in zip(cases, answers, unseen, _spent(batch, before), strict=True):
-            case.lines, case.unseen, case.fast_calls = answer, share, int(calls)
-            case.judge()
+        answers = yield from lines.lines(part, starts, rng, budget)
+        unseen = unseen_share(part, answers, starts)
+        for case, answer, share, calls in zip(cases, answers, unseen, _spent(part, before), strict=True):
+            case.lines, case.unseen = answer, share
+            case.judge(_Fast("line sampling", answer.log_prob, answer.std, answer.weakness(), int(calls)))
 
     def _by_importance(
         self, batch: Batch, cases: list[_Case], rng: Rng, confidence: float, budget: Budget
@@ -123,8 +130,10 @@ class Auto:
         starts = [case.survivors() for case in cases]
         found = yield from sampler.weigh(batch, starts, rng, confidence, budget)
         for case, estimate, calls in zip(cases, found, _spent(batch, before), strict=True):
-            case.weighted, case.fast_calls = estimate, int(calls)
-            case.judge()
+            case.weighted = estimate
+            weakness = None if estimate.outcome.trusted else "its weights are unreliable"
+            fast = _Fast("importance sampling", estimate.log_prob, estimate.log_prob_std, weakness, int(calls))
+            case.judge(fast)
 
     def _by_more_splitting(
         self, batch: Batch, cases: list[_Case], rng: Rng, confidence: float, budget: Budget
@@ -144,6 +153,32 @@ class Auto:
             for row, (case, more, calls) in enumerate(zip(group, islands, _spent(part, before), strict=True)):
                 case.add(combine(part, row, more, confidence, budget), int(calls))
 
+    def _by_chance(
+        self, batch: Batch, cases: list[_Case], rng: Rng, confidence: float, budget: Budget
+    ) -> Generator[Progress, None, None]:
+        """Where scores say nothing (a plateau) before the event is rare, plain Monte Carlo is all that is left."""
+        todo = [case for case in cases if case.lost()]
+        if not todo:
+            return
+        part = batch.take(torch.tensor([case.row for case in todo]))
+        before = part.counter.calls()[part.rows]
+        plain = MonteCarlo(samples=_CHANCE, hits=math.ceil(1 / (0.75 * self.target_error) ** 2))
+        found = yield from plain.run(part, rng, confidence, budget)
+        for case, estimate, calls in zip(todo, found, _spent(part, before), strict=True):
+            case.reports.append(_report("Monte Carlo", estimate, int(calls)))
+            case.split = estimate
+
+
+@dataclass(frozen=True)
+class _Fast:
+    """What a fast method says, before the referee has looked at it."""
+
+    name: str
+    log_prob: float
+    std: float
+    weakness: str | None
+    calls: int
+
 
 @dataclass
 class _Case:
@@ -155,9 +190,8 @@ class _Case:
     split: Estimate | None = None
     lines: Answer | None = None
     weighted: Estimate | None = None
-    fast_calls: int = 0
     unseen: float = 0.0
-    confirmed: bool = False
+    chosen: str | None = None  # the fast method that the referee confirmed
     notes: list[str] = field(default_factory=list)
     reports: list[MethodReport] = field(default_factory=list)
 
@@ -165,52 +199,48 @@ class _Case:
         found = [i.survivors[:50] for i in self.islands if i.survivors is not None and len(i.survivors)]
         return torch.cat(found) if found else None
 
-    def fast(self) -> tuple[str, float, float, str | None] | None:
-        """Name, log p, standard deviation and weakness of the fast method."""
-        if self.lines is not None and self.lines.lines:
-            return "line sampling", self.lines.log_prob, self.lines.std, self.lines.weakness()
-        if self.weighted is not None:
-            weakness = None if self.weighted.outcome.trusted else "its weights are unreliable"
-            return "importance sampling", self.weighted.log_prob, self.weighted.log_prob_std, weakness
-        return None
-
-    def judge(self) -> None:
+    def judge(self, fast: _Fast) -> None:
         """Does the referee confirm the fast method?"""
-        fast, split = self.fast(), self.split
+        split, log_prob, std = self.split, fast.log_prob, fast.std
         assert split is not None
-        self.reports.append(_report("splitting", split, self.split_calls))
-        if fast is None:
-            return
-        name, log_prob, std, weakness = fast
         note = f"{self.unseen:.0%} of the referee's violations unseen" if self.unseen else ""
-        self.reports.append(MethodReport(name, log_prob, std, self.fast_calls, note))
+        self.reports.append(MethodReport(fast.name, log_prob, std, fast.calls, note))
         if not math.isfinite(split.log_prob):
             reason: str | None = "splitting found no violation to confirm it"
-        elif weakness is not None:
-            reason = weakness
+        elif fast.weakness is not None:
+            reason = fast.weakness
         elif self.unseen > _UNSEEN:
             reason = f"it did not see {self.unseen:.0%} of the violations that splitting found"
-        elif abs(log_prob - split.log_prob) > _SIGMAS * math.hypot(std, split.log_prob_std) + 0.05:
+        elif split.log_prob - log_prob > _SIGMAS * math.hypot(std, split.log_prob_std) + 0.05:
+            # Only from below: each method's mean is at most p (lines miss regions, islands lose them), so by Markov's
+            # inequality the larger of two consistent numbers is the one to believe.
             reason = f"splitting says log p = {split.log_prob:.2f} ± {split.log_prob_std:.2f}, it says {log_prob:.2f}"
         else:
             reason = None
-        self.confirmed = reason is None
         if reason is not None:
-            self.notes.append(f"{name} was not used: {reason}")
+            self.notes.append(f"{fast.name} was not used: {reason}")
+            return
+        self.chosen = fast.name
 
     def needs_more(self, target: float) -> bool:
         assert self.split is not None
-        if not self.reports:
-            self.reports.append(_report("splitting", self.split, self.split_calls))
-        return not self.confirmed and math.isfinite(self.split.log_prob) and self.split.log_prob_std > 0.75 * target
+        return self.chosen is None and math.isfinite(self.split.log_prob) and self.split.log_prob_std > 0.75 * target
 
     def factor(self, target: float, budget: Budget) -> int:
         """How many times the referee's size, from its own spread, rounded to a power of two so that problems batch."""
         assert self.split is not None
-        wanted = min((self.split.log_prob_std / (0.75 * target)) ** 2, 512.0)
+        wanted = min((self.split.log_prob_std / (0.75 * target)) ** 2, float(_MAX_FACTOR))
         spent = self.split.calls
         affordable = budget.left(spent) / max(1, self.split_calls)
-        return 2 ** math.floor(math.log2(max(min(2 ** math.ceil(math.log2(max(wanted, 2))), affordable), 0.5)))
+        power = math.floor(math.log2(max(min(2.0 ** math.ceil(math.log2(max(wanted, 2.0))), affordable), 0.5)))
+        return int(2.0**power)
+
+    def lost(self) -> bool:
+        """Splitting stopped where Monte Carlo can still go."""
+        split = self.split
+        assert split is not None
+        stalled = self.chosen is None and split.outcome is Outcome.STALLED
+        return stalled and (split.upper_bound > math.log(20 / _CHANCE) or split.log_prob > math.log(20 / _CHANCE))
 
     def add(self, larger: Estimate, calls: int) -> None:
         self.reports.append(_report("larger splitting", larger, calls))
@@ -220,10 +250,10 @@ class _Case:
     def estimate(self, batch: Batch, confidence: float, budget: Budget) -> Estimate:
         assert self.split is not None
         result = self.split
-        if self.confirmed and self.lines is not None:
+        if self.chosen == "line sampling" and self.lines is not None:
             result = self.lines.estimate(batch, self.row, confidence, budget)
             result = replace(result, levels=self.split.levels, acceptance=self.split.acceptance, notes=())
-        elif self.confirmed and self.weighted is not None:
+        elif self.chosen == "importance sampling" and self.weighted is not None:
             result = replace(self.weighted, levels=self.split.levels, acceptance=self.split.acceptance)
         current = make_estimate(
             batch, self.row, budget, confidence, result.outcome, result.log_prob, result.log_prob_std,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from rarely.errors import InputError
 from rarely.estimators.base import Budget, Progress, Run, gather_witnesses, make_estimate
 from rarely.estimators.mixture_fit import NormalMixture, fit_mixture
 from rarely.estimators.splitting import Splitting
-from rarely.intervals import replicate_interval
+from rarely.intervals import modelled_interval, replicate_interval
 from rarely.problem import Batch
 from rarely.result import Estimate, Outcome, Witnesses
 from rarely.rng import Rng
@@ -36,7 +36,7 @@ class ImportanceSampling:
     target_error: float = 0.1
     samples: int = 4000  # per refinement
     max_rounds: int = 10
-    pilot: Splitting = Splitting(particles=200, steps=1, keep="all")
+    pilot: Splitting = field(default_factory=lambda: Splitting(particles=200, steps=1, keep="all"))
 
     def __post_init__(self) -> None:
         if not self.target_error > 0:
@@ -110,8 +110,7 @@ class ImportanceSampling:
         groups, log_w = _groups(weights), torch.cat(weights)
         if max(groups) == -math.inf:
             return _nothing(part, 0, confidence, budget)
-        log_prob, std, low, high = replicate_interval(groups, confidence)
-        upper = replicate_interval(groups, 2 * confidence - 1)[3]
+        log_prob, std, low, high, upper = modelled_interval(groups, confidence)
         size, k = effective_size(log_w), pareto_index(log_w)
         notes = [f"effective sample size {size:.0f} of {len(log_w)}, Pareto index {k:.2f}"]
         reliable = k < _MAX_PARETO and size >= 100
@@ -165,7 +164,7 @@ def _basis(part: Batch, points: Tensor) -> Tensor:
         _, g = part.gradient_normal(points[:100].unsqueeze(0))
         g = g.squeeze(0)
         spanning.append(g / g.norm(dim=1, keepdim=True).clamp_min(1e-30))
-    _, _, v = torch.linalg.svd(torch.cat(spanning), full_matrices=False)
+    v: Tensor = torch.linalg.svd(torch.cat(spanning), full_matrices=False)[2]
     return v[: min(_SUBSPACE, len(v))].T.contiguous()
 
 

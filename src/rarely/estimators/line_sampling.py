@@ -14,7 +14,7 @@ from rarely.errors import InputError
 from rarely.estimators.base import Budget, Progress, Run, gather_witnesses, make_estimate
 from rarely.estimators.roots import gradient_starts, search_directions
 from rarely.estimators.tempering import Lines, Particles, temper
-from rarely.intervals import replicate_interval
+from rarely.intervals import modelled_interval, replicate_interval
 from rarely.normal import truncated_quantile
 from rarely.problem import Batch
 from rarely.result import Estimate, Outcome, Witnesses
@@ -24,22 +24,25 @@ _MAX_WAYS = 12  # ways to fail that get a direction search, those nearest to fai
 _SAME = 0.7  # cosine above which two directions are one
 _PRUNE = 14.0  # nats that a direction's half-space probability may lie under the best one's
 _NEGLIGIBLE = 0.02  # share of p under which a line is not refined
-_STARTS, _ROUNDS = 2, 6
+_STARTS, _ROUNDS = 2, 6  # gradient starts for a way to fail at least (8 when there is only one), and improvements
+_POINTS = 24  # violating points that start a search of their own
+_SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
 
 
 @dataclass(frozen=True)
 class LineSampling:
     """P by lines: search directions for every way to fail, temper the complement of each, add the pieces up.
 
-    `replicates` independent populations of `chains` x `length` states give the interval; more are run until the
-    standard deviation of log p is `target_error`. Needs gradients and an input model that maps from normals.
+    `replicates` independent populations of `chains` x `length` states give the interval; a second round is sized so
+    that the standard deviation of log p reaches `target_error`. Needs gradients and an input model that maps from
+    normals.
     """
 
     target_error: float = 0.1
     chains: int = 16
     length: int = 5
     replicates: int = 8
-    max_rounds: int = 6  # rounds of `replicates` at most
+    growth: int = 5  # the second round is at most this many times the first
 
     def __post_init__(self) -> None:
         if not self.target_error > 0:
@@ -54,48 +57,48 @@ class LineSampling:
     def lines(
         self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng, budget: Budget
     ) -> Generator[Progress, None, list[Answer]]:
-        """What the lines say for each problem; `starts` holds violating points (n, d) of a problem where there are any."""
+        """What the lines say for each problem; `starts` may hold violating points (n, d) of a problem."""
         if batch.inputs.normal_dim is None:
             raise InputError("line sampling needs an input model that maps from normals; use Splitting")
-        plan = find_lines(batch, starts, rng)
-        answers = [Answer() for _ in range(len(batch))]
+        plan, crowded = find_lines(batch, starts, rng)
+        answers = [Answer(crowded=many) for many in crowded]
         for line in plan:
             answers[line.owner].lines.append(line)
-        rounds = [1] * len(plan)  # replicates are run in rounds; the first tells how many more are needed
-        done = 0
-        while any(done < r for r in rounds) and not budget.late:
-            chosen = [i for i, r in enumerate(rounds) if done < r]
+        sizes = [self.chains] * len(plan)  # a first round of small populations tells how large the second must be
+        cost = torch.zeros_like(batch.counter.evaluations)
+        for second in (False, True):
+            if second:
+                sizes = [self._second_size(batch, answers[line.owner], line, cost, budget) for line in plan]
             before = batch.counter.calls()
-            self._round(batch, plan, chosen, rng)
-            done += 1
-            if done == 1:
-                cost = batch.counter.calls() - before
-                rounds = [self._rounds(batch, answers[line.owner], line, cost, budget) for line in plan]
+            for chains in sorted(set(sizes) - {0}):
+                if not budget.late:
+                    self._round(batch, [line for line, c in zip(plan, sizes, strict=True) if c == chains], chains, rng)
+            cost = batch.counter.calls() - before
             running = torch.tensor([answer.log_prob for answer in answers])
             calls = int(batch.counter.calls()[batch.rows].sum())
-            active = len({plan[i].owner for i, r in enumerate(rounds) if done < r})
-            yield Progress("line sampling", torch.zeros(len(batch)), running, active, calls)
+            yield Progress("line sampling", torch.zeros(len(batch)), running, 0 if second else len(batch), calls)
         return answers
 
-    def _rounds(self, batch: Batch, answer: Answer, line: Line, cost: Tensor, budget: Budget) -> int:
-        """Rounds that bring the standard deviation to the target, fixed after the first so that stopping has no bias."""
-        if line.log_mean < answer.log_prob + math.log(_NEGLIGIBLE):
-            return 1
-        problem = int(batch.rows[line.owner])
-        affordable = 1 + budget.left(int(batch.counter.calls()[problem])) / max(1, int(cost[problem]))
-        wanted = math.ceil((answer.std / (0.75 * self.target_error)) ** 2) if math.isfinite(answer.std) else 1
-        return int(max(1, min(wanted, self.max_rounds, affordable)))
+    def _second_size(self, batch: Batch, answer: Answer, line: Line, cost: Tensor, budget: Budget) -> int:
+        """Chains that bring the standard deviation to the target, a multiple of the first round's; 0 when none.
 
-    def _round(self, batch: Batch, plan: Sequence[Line], chosen: Sequence[int], rng: Rng) -> None:
-        """One round of replicates for the chosen lines, all in one batch."""
-        picked = [plan[i] for i in chosen]
-        stacked = stack_lines(batch, picked).take(torch.arange(len(picked)).repeat_interleave(self.replicates))
-        result = temper(stacked, self.chains, self.length, rng)
+        Fixed after the first round, so that stopping depends on nothing that is averaged later but that round.
+        """
+        if not math.isfinite(answer.std) or line.log_mean < answer.log_prob + math.log(_NEGLIGIBLE):
+            return 0
+        problem = int(batch.rows[line.owner])
+        affordable = budget.left(int(batch.counter.calls()[problem])) / max(1, int(cost[problem]))
+        wanted = math.ceil((answer.std / (0.75 * self.target_error)) ** 2 - 1)
+        return self.chains * int(max(0, min(wanted, self.growth, affordable)))
+
+    def _round(self, batch: Batch, lines: Sequence[Line], chains: int, rng: Rng) -> None:
+        """One population of `chains` chains per replicate of every line, all in one batch."""
+        stacked = stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(self.replicates))
+        result = temper(stacked, chains, self.length, rng)
         tested = _test_beyond(stacked, result.last, rng)
-        for j, line in enumerate(picked):
+        for j, line in enumerate(lines):
             rows = slice(j * self.replicates, (j + 1) * self.replicates)
-            line.log_probs.extend(result.log_prob[rows].tolist())
-            line.temperatures.extend(result.temperatures[rows].tolist())
+            line.rounds.append((chains, result.log_prob[rows]))
             line.heights.append(result.last.h[rows].flatten().cpu())
             line.record(stacked.batch, j * self.replicates, *(value[rows] for value in tested))
 
@@ -109,20 +112,24 @@ class Line:
     alpha: Tensor  # (d,)
     distance: float
     rivals: list[Line] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    temperatures: list[float] = field(default_factory=list)
+    rounds: list[tuple[int, Tensor]] = field(default_factory=list)  # chains, and log p of each replicate
     heights: list[Tensor] = field(default_factory=list)  # h of the particles at temperature 1
     hits: int = 0  # test points beyond an entry that violate
     tests: int = 0
     witnesses: list[Witnesses] = field(default_factory=list)
 
+    def replicates(self) -> Tensor:
+        """log p of each replicate over all rounds, weighted by their sizes, corrected for lines that leave again."""
+        sizes = torch.tensor([float(chains) for chains, _ in self.rounds], dtype=torch.float64)
+        table = torch.stack([logs for _, logs in self.rounds]) + (sizes / sizes.sum()).log().unsqueeze(1)
+        return torch.logsumexp(table, 0) + math.log(max(self.beyond, 1e-300))
+
     @property
     def log_mean(self) -> float:
-        if not self.log_probs:
+        if not self.rounds:
             return -math.inf
-        return float(torch.logsumexp(torch.tensor(self.log_probs, dtype=torch.float64), 0)) - math.log(
-            len(self.log_probs)
-        )
+        logs = self.replicates()
+        return float(torch.logsumexp(logs, 0)) - math.log(len(logs))
 
     def record(self, batch: Batch, row: int, x: Tensor, scores: Tensor) -> None:
         self.tests, self.hits = self.tests + scores.numel(), self.hits + int((scores >= 0).sum())
@@ -139,18 +146,12 @@ class Answer:
     """The lines of one problem."""
 
     lines: list[Line] = field(default_factory=list)
+    crowded: bool = False
 
     def replicates(self) -> list[float]:
-        """log p of each replicate, summed over lines. Lines that were refined less are reused in turn."""
-        live = [line for line in self.lines if line.log_probs and line.hits]
-        if not live:
-            return []
-        most = max(len(line.log_probs) for line in live)
-        columns = [
-            [line.log_probs[k % len(line.log_probs)] + math.log(line.beyond) for k in range(most)] for line in live
-        ]
-        table = torch.tensor(columns, dtype=torch.float64)
-        total: list[float] = torch.logsumexp(table, 0).tolist()
+        """log p of each replicate, summed over lines."""
+        live = [line.replicates() for line in self.lines if line.rounds]
+        total: list[float] = torch.logsumexp(torch.stack(live), 0).tolist() if live else []
         return total
 
     @property
@@ -170,8 +171,10 @@ class Answer:
             return "no line reaches a violation"
         if any(line.beyond < 0.5 for line in self.lines if line.log_mean > self.log_prob - 2):
             return "lines cross the boundary many times"
+        if self.crowded:
+            return "the violating region has more directions than lines can follow"
         spread = float(torch.tensor(values).std())
-        return "replicates scatter by more than a factor of four" if not spread < 1.4 else None
+        return f"replicates scatter by {spread:.1f} in log p" if not spread < _SCATTER else None
 
     def estimate(self, batch: Batch, row: int, confidence: float, budget: Budget) -> Estimate:
         weakness, values = self.weakness(), self.replicates()
@@ -180,8 +183,7 @@ class Answer:
                 batch, row, budget, confidence, Outcome.STALLED, -math.inf, math.inf, -math.inf, 0.0, 0.0,
                 notes=("no direction reaches a violation: nothing is known",),
             )  # fmt: skip
-        log_prob, std, low, high = replicate_interval(values, confidence)
-        upper = replicate_interval(values, 2 * confidence - 1)[3]
+        log_prob, std, low, high, upper = modelled_interval(values, confidence)
         notes = [f"{len(self.lines)} line(s); not confirmed by an independent method, which Auto does"]
         if weakness:
             notes.append(weakness)
@@ -197,8 +199,11 @@ class Answer:
         return Witnesses(torch.cat([w.inputs for w in found])[:1000], torch.cat([w.scores for w in found])[:1000])
 
 
-def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> list[Line]:
-    """Directions for every way to fail worth one, from gradients near the origin and from given violating points."""
+def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> tuple[list[Line], list[bool]]:
+    """Directions for every way to fail worth one, from gradients near the origin and from given violating points.
+
+    Also says which problems are crowded: those with more distinct directions than lines.
+    """
     pilot = rng.normal((len(batch), 16, batch.inputs.normal_dim or 0), batch.dtype)
     parts = batch.parts(batch.inputs.from_normal(pilot))
     reach = parts.amax(1)  # (B, K) how near each way to fail comes among a few inputs
@@ -210,20 +215,23 @@ def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> list[
     ]
     owners, ways = (torch.tensor([p[k] for p in pairs]) for k in (0, 1))
     each = batch.take(owners).ways(ways)
-    found = search_directions(each, gradient_starts(each, _STARTS, rng), _ROUNDS)
+    count = max(_STARTS, 8 * len(batch) // len(pairs))
+    found = search_directions(each, gradient_starts(each, count, rng), _ROUNDS)
     lines = [
         Line(row, way, found.alpha[k, s], float(found.distance[k, s]))
         for k, (row, way) in enumerate(pairs)
-        for s in range(_STARTS)
+        for s in range(count)
     ]
     lines += _from_points(batch, starts)
     kept: list[Line] = []
+    crowded = [False] * len(batch)
     for row in range(len(batch)):
-        kept += _prune([line for line in lines if line.owner == row and math.isfinite(line.distance)])
-    return kept
+        some, crowded[row] = _prune([line for line in lines if line.owner == row and math.isfinite(line.distance)])
+        kept += some
+    return kept, crowded
 
 
-def _from_points(batch: Batch, starts: Sequence[Tensor | None], most: int = 8) -> list[Line]:
+def _from_points(batch: Batch, starts: Sequence[Tensor | None], most: int = _POINTS) -> list[Line]:
     """Directions from violating points: they know modes that gradients near the origin do not point to."""
     given = [
         (row, z[torch.linspace(0, len(z) - 1, min(most, len(z))).long()])
@@ -244,18 +252,22 @@ def _from_points(batch: Batch, starts: Sequence[Tensor | None], most: int = 8) -
     ]
 
 
-def _prune(lines: list[Line], most: int = 4) -> list[Line]:
+def _prune(lines: list[Line], most: int = 4) -> tuple[list[Line], bool]:
     """The distinct directions of one problem that may matter, nearest first, each told its rivals for the same way."""
     kept: list[Line] = []
+    crowded = False
     best = min((line.distance for line in lines), default=math.inf)
     for line in sorted(lines, key=lambda item: item.distance):
         near = _log_tail(line.distance) > _log_tail(best) - _PRUNE
         same = [k for k in kept if k.way == line.way]
-        if near and len(same) < most and all(float(k.alpha @ line.alpha) < _SAME for k in same):
-            kept.append(line)
+        if near and all(float(k.alpha @ line.alpha) < _SAME for k in same):
+            if len(same) < most:
+                kept.append(line)
+            else:
+                crowded = True
     for line in kept:
         line.rivals = [k for k in kept if k.way == line.way and k is not line]
-    return kept
+    return kept, crowded
 
 
 def _log_tail(t: float) -> float:

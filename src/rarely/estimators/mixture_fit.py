@@ -11,7 +11,7 @@ from torch import Tensor
 from rarely.rng import Rng
 
 _DEFENSIVE = 0.1  # share of a widened copy of the whole fit, so that no weight is large where the fit is thin
-_WIDER = 2.0  # its standard deviations over the fit's
+_WIDER = 1.6  # its standard deviations over the fit's
 _SHRINK = 4.0  # pseudo-points of the pooled covariance in each component
 
 

@@ -45,7 +45,10 @@ class MonteCarlo:
             spent = [int(batch.counter.calls()[int(batch.rows[i])]) for i in active.tolist()]
             n = min(
                 self.chunk,
-                *(int(min(self.samples - trials[i], budget.left(c))) for i, c in zip(active.tolist(), spent)),
+                *(
+                    int(min(self.samples - trials[i], budget.left(c)))
+                    for i, c in zip(active.tolist(), spent, strict=True)
+                ),
             )
             if n > 0:
                 x = part.sample(n, rng)

@@ -43,9 +43,10 @@ def _by_problem(batch: Batch, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
     Without them the noise of many small populations would keep some of them over any threshold for ever.
     """
-    _, problem, count = batch.rows.unique(return_inverse=True, return_counts=True)
-    total = torch.zeros(len(count), dtype=value.dtype).index_add_(0, problem, value.cpu())
-    return total / count, 3 / torch.sqrt(count * n)
+    count = torch.bincount(batch.rows)
+    total = torch.zeros(len(count), dtype=value.dtype).index_add_(0, batch.rows, value.cpu())
+    here = count > 0
+    return total[here] / count[here], 3 / torch.sqrt(count[here] * n)
 
 
 def _adapted(kernel: Kernel, state: State, accepted: Tensor, when: str) -> State:

@@ -12,7 +12,7 @@ from rarely.estimators.tempering import evaluate
 from rarely.problem import Batch
 
 _CHECKED = 64  # violating points checked per problem
-_MARGIN = 1.5  # nats of h by which a point may lie outside what the lines' particles cover
+_MARGIN = 4.0  # nats of h by which a point may lie outside what the lines' particles cover
 
 
 def unseen_share(batch: Batch, answers: Sequence[Answer], points: Sequence[Tensor | None]) -> list[float]:

@@ -98,10 +98,10 @@ def search_directions(batch: Batch, alpha: Tensor, rounds: int) -> Directions:
 
 
 def gradient_starts(batch: Batch, starts: int, rng: Rng) -> Tensor:
-    """Unit gradients of the score at points near the origin, (R, starts, d)."""
+    """Unit gradients of the score at typical points, (R, starts, d)."""
     d = batch.inputs.normal_dim
     assert d is not None
-    z = 0.3 * rng.normal((len(batch), starts, d), batch.dtype)
+    z = rng.normal((len(batch), starts, d), batch.dtype)
     return _unit(batch.gradient_normal(z)[1])
 
 

@@ -19,7 +19,7 @@ from rarely.normal import LOG_SQRT_2PI
 from rarely.problem import Batch
 from rarely.rng import Rng
 
-_ESS = 0.35  # effective share of particles that a change of temperature leaves
+_ESS = 0.4  # effective share of particles that a change of temperature leaves
 _TARGET = 0.57  # acceptance of Langevin moves
 _CAP = 30.0  # longest drift, in units of the noise
 _MAX_TEMPERATURES = 60
@@ -68,8 +68,8 @@ class Particles:
     def gather(self, index: Tensor) -> Particles:
         wide = index.unsqueeze(-1).expand(-1, -1, self.z.shape[-1])
         drift = None if self.drift is None else self.drift.gather(1, wide)
-        flat = (getattr(self, name).gather(1, index) for name in ("t", "h", "slope"))
-        return Particles(self.z.gather(1, wide), *flat, drift)
+        t, h, slope = (value.gather(1, index) for value in (self.t, self.h, self.slope))
+        return Particles(self.z.gather(1, wide), t, h, slope, drift)
 
     def rows(self, index: Tensor) -> Particles:
         drift = None if self.drift is None else self.drift[index]
@@ -79,8 +79,10 @@ class Particles:
         wide = ok.unsqueeze(-1)
         assert self.drift is not None
         assert other.drift is not None
-        flat = (torch.where(ok, getattr(self, n), getattr(other, n)) for n in ("t", "h", "slope"))
-        return Particles(torch.where(wide, self.z, other.z), *flat, torch.where(wide, self.drift, other.drift))
+        pairs = ((self.t, other.t), (self.h, other.h), (self.slope, other.slope))
+        t, h, slope = (torch.where(ok, mine, theirs) for mine, theirs in pairs)
+        drift = torch.where(wide, self.drift, other.drift)
+        return Particles(torch.where(wide, self.z, other.z), t, h, slope, drift)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ def temper(lines: Lines, chains: int, length: int, rng: Rng) -> Tempered:
     else:
         log_prob[active] = -torch.inf  # the temperature never reached 1: nothing can be said
     last = [f for f in finals if f is not None]
-    whole = Particles(*(torch.cat([getattr(f, n) for f in last]) for n in ("z", "t", "h", "slope")), None)
+    z, t, h, slope = (torch.cat([getattr(f, name) for f in last]) for name in ("z", "t", "h", "slope"))
+    whole = Particles(z, t, h, slope, None)
     return Tempered(log_prob, count, moved / tried, whole)
 
 

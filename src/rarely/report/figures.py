@@ -53,7 +53,7 @@ def plot_estimate(estimate: Estimate) -> Figure:
     bottom.set_ylim(0, 1)
     bottom.set_ylabel("acceptance")
     bottom.set_xlabel("level number")
-    bottom.xaxis.get_major_locator().set_params(integer=True)
+    _whole_numbers(bottom)
     _clean(top, bottom)
     return figure
 
@@ -83,11 +83,30 @@ def plot_probabilities(estimates: Sequence[Estimate]) -> Figure:
             low = estimate.interval.low / _LN10 if math.isfinite(estimate.interval.low) else centre
             color = ACCENT if estimate.outcome.trusted else WARNING
             axes.plot([low, estimate.interval.high / _LN10], [y, y], color=color, linewidth=2)
-            axes.plot(centre, y, marker="o", color=color)
+            axes.plot(centre, y, marker="o", color=color, markersize=5)
     axes.set_yticks(rows, [estimate.name or "problem" for estimate in estimates])
     axes.set_ylim(-0.6, len(estimates) - 0.4)
     axes.set_xlabel(f"log10 of the probability, {estimates[0].interval.confidence:.0%} intervals")
     axes.grid(axis="x", color=FAINT, linewidth=0.5, alpha=0.6)
+    _clean(axes)
+    return figure
+
+
+def plot_levels(estimates: Sequence[Estimate]) -> Figure:
+    """How each sampler climbed: its levels as a share of the way from the first level to the violation."""
+    figure = _figure(7.2, 4.2)
+    axes = figure.subplots()
+    axes.axhline(1.0, color=WARNING, linewidth=1)
+    axes.annotate("violation", (0, 1), xytext=(0, 4), textcoords="offset points", color=WARNING, fontsize=9)
+    for estimate in estimates:
+        levels = np.array([level for level in estimate.levels if math.isfinite(level)])
+        if len(levels) > 1 and levels[0] < 0:
+            axes.plot(np.arange(len(levels)), 1 - levels / levels[0], marker=".", label=estimate.name or "problem")
+    axes.set_xlabel("level number")
+    axes.set_ylabel("share of the way to a violation")
+    _whole_numbers(axes)
+    axes.margins(y=0.1)
+    axes.legend(frameon=False, fontsize=8)
     _clean(axes)
     return figure
 
@@ -163,3 +182,9 @@ def _clean(*plots: Axes) -> None:
     for axes in plots:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(colors=INK)
+
+
+def _whole_numbers(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
