@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rarely.api import Running, estimate
+    from rarely.decide import test
     from rarely.errors import RarelyError
     from rarely.estimators import Auto, ImportanceSampling, LineSampling, MonteCarlo, Splitting
     from rarely.execution import Execution
@@ -46,6 +47,7 @@ _HOME = {
     "Targeted": "rarely.properties",
     "TruncatedGaussian": "rarely.inputs",
     "estimate": "rarely.api",
+    "test": "rarely.decide",
     "load_network": "rarely.networks",
     "load_problem": "rarely.loading",
 }

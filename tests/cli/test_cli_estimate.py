@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -137,7 +138,8 @@ def test_interrupt_prints_what_is_known(folder: Path, tmp_path: Path) -> None:
     """The network itself says when the run is under way: its 30th call leaves a file."""
     (tmp_path / "slow.py").write_text(
         "import pathlib\ncalls = 0\n\ndef network(x):\n    global calls\n    calls += 1\n"
-        "    if calls == 30:\n        pathlib.Path('running').touch()\n    return x @ x.new_tensor([[1., 1.], [1., -1.]])\n"
+        "    if calls == 30:\n        pathlib.Path('running').touch()\n"
+        "    return x @ x.new_tensor([[1., 1.], [1., -1.]])\n"
     )
     command = [sys.executable, "-m", "rarely", "estimate", "slow.py:network", str(folder / "corner.vnnlib")]
     command += ["-e", "monte-carlo", "--samples", str(10**12)]
@@ -165,3 +167,21 @@ def test_inspect(rarely, folder: Path) -> None:
     both = json.loads(rarely("inspect", folder / "rlv" / "corner.rlv", "--json", "-").stdout)
     assert both["property"]["cases"][0]["clauses"] == 1
     assert both["network"]["parameters"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("RARELY_DATA" not in os.environ, reason="RARELY_DATA is not set")
+def test_collision_detection(tmp_path: Path) -> None:
+    """All 172 satisfiable files are violated and none of the 328 others."""
+    archive = Path(os.environ["RARELY_DATA"]) / "collision_detection" / "collisionDetection.tar.gz"
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    files = tmp_path / "collisionDetection"
+    command = [sys.executable, "-m", "rarely", "estimate", str(files), "--json", str(tmp_path / "all.json"), "-q"]
+    subprocess.run(command, check=True, timeout=3600)
+    content = json.loads((tmp_path / "all.json").read_text())
+    violated = {entry["name"] for entry in content if entry["outcome"] == "violated" and entry["witnesses"]}
+    assert len(content) == 500
+    assert violated == {file.stem for file in files.glob("*.rlv") if not file.stem.endswith("UNSAT")}
+    assert len(violated) == 172
+    assert not any(entry["witnesses"] for entry in content if entry["name"].endswith("UNSAT"))

@@ -11,7 +11,7 @@ are computed in float64 and include their own rounding (see `linear` and `backwa
 
 from .backward import LinearBound
 from .crown import interval_bounds, linear_bounds
-from .decide import decide, decide_balls, decide_boxes
+from .decide import decide_balls, decide_boxes
 from .graph import Graph, Unprovable
 from .measure import Gaussian, Law, Uniform
 from .probability import ProbabilityBounds, probability_bounds
@@ -34,7 +34,6 @@ __all__ = [
     "Unprovable",
     "Verdict",
     "build",
-    "decide",
     "decide_balls",
     "decide_boxes",
     "interval_bounds",

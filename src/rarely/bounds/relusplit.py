@@ -22,6 +22,7 @@ from torch import Tensor
 from .backward import LinearBound, State, backward
 from .crown import ROOM, propagate, signed_rows
 from .graph import Graph, chunks
+from .prune import pruned
 from .region import Ball, Box, Region
 from .relax import LeakyReLU
 from .slopes import Freedom, ascend, first_slopes
@@ -199,6 +200,7 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, pla
     half = (deadline - time.monotonic()) / 2
     effort = 12 if 3 * 12 * plain < half else 0
     region = ledger.region.pick(who)
+    graph = pruned(graph, propagate(graph, region, deadline=time.monotonic() + half / 2).bounds)
     root = Root(propagate(graph, region, steps=effort, deadline=time.monotonic() + half), ledger.spec.pick(who))
     fresh, effort, stuck, batch = root.first(), 2 * steps, 0, 16
     stack: list[Domains] = []
@@ -222,13 +224,13 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, pla
             stack.append(fresh.pick(~done & ~dead))
         if not stack:
             break
-        if time.monotonic() > deadline:
+        took = time.monotonic() - begin
+        if time.monotonic() + took > deadline:
             least = torch.cat([s.lower for s in stack])
             if not stuck:
                 ledger.hope(who.expand(len(least)), -least)
             return "out of time"
         # Batches as large as pays off, but short enough to stop in time.
-        took = time.monotonic() - begin
         batch = max(1, batch // 2) if took > 1 else min(512, 2 * batch) if took < 0.3 else batch
         top = stack.pop()
         if len(top) > batch:

@@ -67,6 +67,8 @@ class Ascent:
 
 
 def _gradients(total: Tensor, tensors: list[Tensor]) -> list[Tensor | None]:
+    if not total.requires_grad:  # none of them lies between the input and the node that is bounded
+        return [None] * len(tensors)
     return list(torch.autograd.grad(total, tensors, allow_unused=True))
 
 

@@ -69,10 +69,11 @@ def run_problems(
 
     outcomes = Outcomes(problems)
     started = time.monotonic()
-    with progress_display(quiet, len(problems)) as display:
-        task = display.add_task(title, total=len(problems), what="")
+    batches = list(_batches(problems, estimator))
+    with progress_display(quiet, len(batches)) as display:
+        task = display.add_task(title, total=len(batches), what="")
         try:
-            for number, rows in enumerate(_batches(problems, estimator)):
+            for number, rows in enumerate(batches):
                 left = None
                 if settings.timeout is not None:
                     left = max(1e-3, settings.timeout - (time.monotonic() - started))
@@ -84,10 +85,10 @@ def run_problems(
                 for event in running:
                     if len(event.level) == len(rows):  # some stages of a run look at a part of the batch
                         outcomes.standing = dict(zip(rows, _standings(event), strict=True))
-                    done = len(outcomes.estimates) + len(rows) - event.active
-                    display.update(task, completed=done, what=_describe(event))
+                    display.update(task, what=_describe(event, len(rows)))
                 outcomes.estimates.update((row, e) for row, e in zip(rows, running.results, strict=True) if e)
                 outcomes.standing = {}
+                display.advance(task)
         except KeyboardInterrupt:
             outcomes.interrupted = True
     return outcomes
@@ -116,10 +117,11 @@ def _batches(problems: Sequence[Problem], estimator: Estimator) -> Iterator[list
         yield from (rows[i : i + size] for i in range(0, len(rows), size))
 
 
-def _describe(event: Progress) -> str:
+def _describe(event: Progress, problems: int) -> str:
     lowest = float(event.log_prob.min())
     reached = f"log p {lowest:.1f}" if math.isfinite(lowest) else "no violation yet"
-    return f"{event.stage}: {reached}, {event.calls:,} calls"
+    running = f"{event.active} of {problems} running, " if problems > 1 else ""
+    return f"{event.stage}: {running}{reached}, {event.calls:,} calls"
 
 
 def _standings(event: Progress) -> list[str]:

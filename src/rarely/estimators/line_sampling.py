@@ -24,7 +24,8 @@ _MAX_WAYS = 12  # ways to fail that get a direction search, those nearest to fai
 _SAME = 0.7  # cosine above which two directions are one
 _PRUNE = 14.0  # nats that a direction's half-space probability may lie under the best one's
 _NEGLIGIBLE = 0.02  # share of p under which a line is not refined
-_STARTS, _ROUNDS = 2, 6  # gradient starts for a way to fail at least (8 when there is only one), and improvements
+_STARTS, _ROUNDS = 2, 6  # gradient starts for a way to fail at least (16 when there is only one), and improvements
+_ALIVE = 0.1  # share of lines that must reach the region for the others to be told from noise
 _POINTS = 24  # violating points that start a search of their own
 _SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
 
@@ -99,6 +100,7 @@ class LineSampling:
         for j, line in enumerate(lines):
             rows = slice(j * self.replicates, (j + 1) * self.replicates)
             line.rounds.append((chains, result.log_prob[rows]))
+            line.alive.append(float(result.alive[rows].mean()))
             line.heights.append(result.last.h[rows].flatten().cpu())
             line.record(stacked.batch, j * self.replicates, *(value[rows] for value in tested))
 
@@ -113,6 +115,7 @@ class Line:
     distance: float
     rivals: list[Line] = field(default_factory=list)
     rounds: list[tuple[int, Tensor]] = field(default_factory=list)  # chains, and log p of each replicate
+    alive: list[float] = field(default_factory=list)  # share of lines that reach the region at all, per round
     heights: list[Tensor] = field(default_factory=list)  # h of the particles at temperature 1
     hits: int = 0  # test points beyond an entry that violate
     tests: int = 0
@@ -171,6 +174,8 @@ class Answer:
             return "no line reaches a violation"
         if any(line.beyond < 0.5 for line in self.lines if line.log_mean > self.log_prob - 2):
             return "lines cross the boundary many times"
+        if any(min(line.alive) < _ALIVE for line in self.lines if line.log_mean > self.log_prob - 2):
+            return "few lines reach the violating region"
         if self.crowded:
             return "the violating region has more directions than lines can follow"
         spread = float(torch.tensor(values).std())
@@ -215,7 +220,7 @@ def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> tuple
     ]
     owners, ways = (torch.tensor([p[k] for p in pairs]) for k in (0, 1))
     each = batch.take(owners).ways(ways)
-    count = max(_STARTS, 8 * len(batch) // len(pairs))
+    count = max(_STARTS, 16 * len(batch) // len(pairs))
     found = search_directions(each, gradient_starts(each, count, rng), _ROUNDS)
     lines = [
         Line(row, way, found.alpha[k, s], float(found.distance[k, s]))

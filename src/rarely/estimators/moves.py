@@ -57,6 +57,7 @@ def move(
     kernel: Kernel, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng, steps: int | None, cap: int
 ) -> Moved:
     """Apply `steps` moves to all chains (Alg. 1 l. 12), or with None as many as decorrelate them, up to `cap`."""
+    state = kernel.fit(state)
     start, threshold = state, level.unsqueeze(1)
     total = torch.zeros_like(state.score)
     limit, done = steps if steps is not None else cap, 0
@@ -77,6 +78,7 @@ def chains(
     kernel: Kernel, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng, length: int, thin: int
 ) -> Moved:
     """Run every chain for `length` states, its start the first, and keep them all."""
+    state = kernel.fit(state)
     start, threshold = state, level.unsqueeze(1)
     kept, total, done = [state], torch.zeros_like(state.score), 0
     for _ in range(length - 1):

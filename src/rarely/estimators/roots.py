@@ -98,10 +98,14 @@ def search_directions(batch: Batch, alpha: Tensor, rounds: int) -> Directions:
 
 
 def gradient_starts(batch: Batch, starts: int, rng: Rng) -> Tensor:
-    """Unit gradients of the score at typical points, (R, starts, d)."""
+    """Unit gradients of the score near the origin, at typical points and far out, (R, starts, d).
+
+    Which way to fail a gradient points to depends on where it is taken; a steep but far mode shows only far out.
+    """
     d = batch.inputs.normal_dim
     assert d is not None
-    z = rng.normal((len(batch), starts, d), batch.dtype)
+    scale = torch.linspace(0.5, 4.0, starts, dtype=batch.dtype, device=batch.device).reshape(1, -1, 1)
+    z = scale * rng.normal((len(batch), starts, d), batch.dtype)
     return _unit(batch.gradient_normal(z)[1])
 
 

@@ -90,6 +90,7 @@ class Tempered:
     log_prob: Tensor  # (R,) float64
     temperatures: Tensor  # (R,)
     acceptance: Tensor  # (R,) mean over moves, nan when none were needed
+    alive: Tensor  # (R,) share of the first lines that reach the region
     last: Particles  # particles of each population at b = 1, drawn by weight
 
 
@@ -122,6 +123,7 @@ def temper(lines: Lines, chains: int, length: int, rng: Rng) -> Tempered:
     z = lines.complement(rng.normal((r, n, d), lines.alpha.dtype))
     guess = lines.distance.clamp_max(15.0).unsqueeze(1).expand(r, n)
     cloud = evaluate(lines, z, guess, _first_slope(lines).expand(r, n))
+    alive = torch.isfinite(cloud.h).double().mean(1).cpu()
     log_prob, b = torch.zeros(r, dtype=torch.float64), torch.zeros(r, 1, dtype=torch.float64, device=z.device)
     count, moved, tried = torch.zeros(r), torch.zeros(r), torch.zeros(r)
     step = z.new_full((r, 1, 1), 1.0)
@@ -152,7 +154,7 @@ def temper(lines: Lines, chains: int, length: int, rng: Rng) -> Tempered:
     last = [f for f in finals if f is not None]
     z, t, h, slope = (torch.cat([getattr(f, name) for f in last]) for name in ("z", "t", "h", "slope"))
     whole = Particles(z, t, h, slope, None)
-    return Tempered(log_prob, count, moved / tried, whole)
+    return Tempered(log_prob, count, moved / tried, alive, whole)
 
 
 def _chains(

@@ -1,7 +1,8 @@
 """A kernel is a value with three pure functions: init, step, adapt. State is apart from diagnostics.
 
 To write one: hold settings in a frozen dataclass; `init` draws from p(x) and scores; `step` proposes, calls the network
-once, and keeps what `passes`; `adapt` changes `state.scale` from acceptance rates. See pcn.py: it takes two minutes.
+once, and keeps what `passes`; `fit` may look at a population first; `adapt` changes `state.scale` from acceptance
+rates. See pcn.py: it takes two minutes.
 """
 
 from __future__ import annotations
@@ -88,6 +89,10 @@ class Kernel(Protocol):
 
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         """N draws from p(x), scored."""
+        ...
+
+    def fit(self, state: State) -> State:
+        """Look at the population of a new level before it moves."""
         ...
 
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:

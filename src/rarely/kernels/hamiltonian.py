@@ -43,6 +43,9 @@ class HMC:
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         return normal_init(batch, n, rng, self.scale)
 
+    def fit(self, state: State) -> State:
+        return state
+
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         z, v = state.position, rng.normal(state.position.shape, state.position.dtype)
         cos, sin = torch.cos(state.scale).unsqueeze(-1), torch.sin(state.scale).unsqueeze(-1)

@@ -20,7 +20,7 @@ class HitAndRun:
     """Elliptical slice sampling (Murray et al. 2010) with {score > level} as the slice.
 
     Points z cos a + xi sin a with a drawn from a bracket that shrinks towards 0 at each miss. Each path of shrinkages
-    is as likely backwards as forwards, so giving up after `tries` and staying is correct too. A step costs `tries` calls.
+    is as likely back as forth, so giving up after `tries` and staying is correct too. A step costs `tries` calls.
     """
 
     tries: int = 4
@@ -38,6 +38,9 @@ class HitAndRun:
 
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         return normal_init(batch, n, rng, 1.0)
+
+    def fit(self, state: State) -> State:
+        return state
 
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         xi = rng.normal(state.position.shape, state.position.dtype)

@@ -34,6 +34,9 @@ class Langevin:
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         return normal_init(batch, n, rng, self.scale, gradient=True)
 
+    def fit(self, state: State) -> State:
+        return state
+
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         assert state.gradient is not None
         beta = state.scale.unsqueeze(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,12 +13,14 @@ from rarely.kernels.base import State, normal_init, nudge, passes
 from rarely.problem import Batch
 from rarely.rng import Rng
 
+_FIT_FROM = 20  # chains whose spread says something
+
 
 @dataclass(frozen=True)
 class PCN:
     """z' = sqrt(1 - beta^2) z + beta xi, kept when its score passes the level (Cotter et al. 2013, eq. 4.8).
 
-    The proposal is reversible for the normal law, so the level is all that is left to check.
+    beta may differ by coordinate. The proposal is reversible for the normal law: only the level is left to check.
     """
 
     scale: float = 0.5  # beta at the start
@@ -38,8 +40,20 @@ class PCN:
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         return normal_init(batch, n, rng, self.scale)
 
+    def fit(self, state: State) -> State:
+        """Shorter steps in coordinates where the population is very narrow (after Papaioannou et al. 2015).
+
+        Only under an eighth of the widest, and in powers of eight: steps that follow every fluctuation of the spread
+        pull wide coordinates in and let narrow ones out, which biased p by a third in 20 dimensions with 100 chains.
+        """
+        if state.score.shape[1] < _FIT_FROM:
+            return state
+        spread = state.position.std(dim=1, keepdim=True)
+        ratio = (spread / spread.amax(-1, keepdim=True).clamp_min(1e-12)).clamp_min(1e-3)
+        return replace(state, unit=torch.exp2(3 * torch.ceil(torch.log2(ratio) / 3)))
+
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
-        beta = state.scale.unsqueeze(-1)
+        beta = (state.scale.unsqueeze(-1) * (1.0 if state.unit is None else state.unit)).clamp_max(1.0)
         noise = rng.normal(state.position.shape, state.position.dtype)
         z = torch.addcmul(state.position * torch.sqrt(1 - beta * beta), noise, beta)
         score = batch.score_normal(z)
@@ -47,4 +61,4 @@ class PCN:
         return state.accept(State(z, score, state.scale), ok), ok
 
     def adapt(self, state: State, accepted: Tensor) -> State:
-        return nudge(state, accepted, self.target, self.rate, 1.0)
+        return nudge(state, accepted, self.target, self.rate, 1.0 if state.unit is None else 8.0)

@@ -49,6 +49,9 @@ class RandomWalk:
         scale = x.new_full(x.shape[:2], self.radius)
         return State(x, batch.score(x), scale, log_density=batch.inputs.log_density(x), unit=unit)
 
+    def fit(self, state: State) -> State:
+        return state
+
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         assert state.log_density is not None
         assert state.unit is not None

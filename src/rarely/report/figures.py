@@ -115,7 +115,7 @@ def plot_curve(radii: Sequence[float], log_probs: Sequence[ArrayLike], floor: fl
     """Median and quartiles of log10 p over the radius. log_probs[i]: natural logs, one per image, -inf for none."""
     floor = floor if floor is not None else _lowest(log_probs)
     values = [np.maximum(np.asarray(column, dtype=float), floor) / _LN10 for column in log_probs]
-    quartiles = np.array([np.percentile(column, (25, 50, 75)) for column in values])
+    quartiles = np.array([np.quantile(column, (0.25, 0.5, 0.75), method="inverted_cdf") for column in values])
     figure = _figure(6.4, 4.2)
     axes = figure.subplots()
     for radius, column in zip(radii, values, strict=True):
