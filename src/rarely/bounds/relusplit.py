@@ -4,10 +4,10 @@ A domain fixes some signs. Its intermediate bounds are recomputed with them, wit
 and intersected with its parent's; the split constraints also enter the final bound as Lagrange multipliers. Slopes,
 multipliers and row weights start from the parent's.
 
-Where to split. A ReLU i whose chord leaves a gap costs the final bound |lambda_i| gap_i, and, by widening the range
-of a later ReLU k, also 2 |lambda_k| (gap_k / range_k) |a_ki| gap_i, with a_ki the coefficient of i in the bounds of k:
-the rule of `inputsplit`, one level up. Without the second term the early neurons, on which everything hangs, look
-harmless.
+Where to split. A ReLU i costs the final bound gap_i times the negative part of its coefficient lambda_i, which is
+what takes the chord. By widening the range of a later ReLU k it also costs |lambda_k| (gap_k / range_k) gap_i times
+the negative parts of its coefficients in the two bounds of k: the rule of `inputsplit`, one level up. Without the
+second term the early neurons, on which everything hangs, look harmless.
 """
 
 from __future__ import annotations
@@ -160,12 +160,12 @@ class Root:
         n = len(domains)
         lows, highs = self.parted(domains.low), self.parted(domains.high)
         size = {i: seen[i].squeeze(1).abs().expand(n, *seen[i].shape[2:]).flatten(1) for i in self.graph.relus}
-        total = dict(size)
+        total = {i: (-seen[i].squeeze(1)).clamp(min=0).expand(n, *seen[i].shape[2:]).flatten(1) for i in size}
         for k, (cols, coefficients) in met.items():
             weight = self.op(k).influence((lows[k], highs[k]), size[k].reshape(lows[k].shape)).flatten(1)[:, cols]
             for i, a in coefficients.items():
                 if i in total:
-                    both = a.flatten(2).abs().reshape(a.shape[0], 2, len(cols), -1).sum(1)
+                    both = (-a.flatten(2)).clamp(min=0).reshape(a.shape[0], 2, len(cols), -1).sum(1)
                     total[i] = total[i] + torch.einsum("bk,bki->bi", weight, both.expand(n, -1, -1))
         gap = self.joined({i: self.op(i).gap((lows[i], highs[i])) for i in self.graph.relus})
         open_ = (domains.low < 0) & (domains.high > 0)

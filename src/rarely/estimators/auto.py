@@ -140,8 +140,10 @@ class Auto:
     ) -> Generator[Progress, None, None]:
         """Where nothing faster was confirmed: splitting at the size that the target asks for."""
         todo = [case for case in cases if case.needs_more(self.target_error)]
-        for factor in sorted({case.factor(self.target_error, budget) for case in todo}):
-            group = [case for case in todo if case.factor(self.target_error, budget) == factor]
+        spent = batch.counter.calls()[batch.rows].tolist()
+        factors = [case.factor(self.target_error, budget.left(spent[case.row])) for case in todo]
+        for factor in sorted(set(factors)):
+            group = [case for case, own in zip(todo, factors, strict=True) if own == factor]
             if factor < 1:
                 continue
             part = batch.take(torch.tensor([case.row for case in group]))
@@ -226,12 +228,11 @@ class _Case:
         assert self.split is not None
         return self.chosen is None and math.isfinite(self.split.log_prob) and self.split.log_prob_std > 0.75 * target
 
-    def factor(self, target: float, budget: Budget) -> int:
+    def factor(self, target: float, left: float) -> int:
         """How many times the referee's size, from its own spread, rounded to a power of two so that problems batch."""
         assert self.split is not None
         wanted = min((self.split.log_prob_std / (0.75 * target)) ** 2, float(_MAX_FACTOR))
-        spent = self.split.calls
-        affordable = budget.left(spent) / max(1, self.split_calls)
+        affordable = left / max(1, self.split_calls)
         power = math.floor(math.log2(max(min(2.0 ** math.ceil(math.log2(max(wanted, 2.0))), affordable), 0.5)))
         return int(2.0**power)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from rarely.rng import Rng
 
 _GROUPS = 16  # independent groups of samples whose means give the interval
 _MAX_PARETO = 0.7  # Vehtari et al. 2024: above it the weights have no usable variance
+_REFITS, _GOOD_FIT = 3, 0.3  # at most so many refits, until this share of the violating samples is effective
 _SUBSPACE = 8  # directions of the failure-informed subspace in high dimension
 
 
@@ -29,7 +30,7 @@ class ImportanceSampling:
 
     In low dimension the mixture lives in all of z-space; in high dimension in the subspace that the gradients of the
     score at violating points span (failure-informed; Uribe et al. 2021), with the normal law left as it is in the
-    complement. Violating points come from a splitting run. One cross-entropy refit follows. Effective sample size and
+    complement. Violating points come from a splitting run. Cross-entropy refits follow. Effective sample size and
     the Pareto index of the weights decide whether the number is reported as one to trust.
     """
 
@@ -64,7 +65,12 @@ class ImportanceSampling:
             if points is None or len(points) < 4:
                 results.append(_nothing(batch, row, confidence, budget))
                 continue
-            results.append(self._one(part, points, rng, confidence, budget))
+            calls = int(batch.counter.calls()[int(batch.rows[row])])
+            samples = int(min(self.samples, budget.left(calls + 300) // 2)) // _GROUPS * _GROUPS  # 300: the gradients
+            if samples < 100:
+                results.append(_nothing(batch, row, confidence, budget))
+                continue
+            results.append(replace(self, samples=samples)._one(part, points, rng, confidence, budget))
             log_probs = torch.tensor([r.log_prob for r in results] + [0.0] * (len(starts) - len(results)))
             calls = int(batch.counter.calls()[batch.rows].sum())
             yield Progress("importance sampling", torch.zeros(len(batch)), log_probs, len(starts) - row - 1, calls)
@@ -73,10 +79,14 @@ class ImportanceSampling:
     def _one(self, part: Batch, points: Tensor, rng: Rng, confidence: float, budget: Budget) -> Estimate:
         basis = _basis(part, points)
         proposal = fit_mixture(points @ basis, None, rng)
-        z, log_w, scores = self._draw(part, proposal, basis, rng)
-        hit = scores >= 0
-        if int(hit.sum()) >= 50:  # cross-entropy: fit again to what the first proposal found, by weight
+        for _ in range(_REFITS):  # cross-entropy: fit again to what the proposal found, by weight
+            z, log_w, scores = self._draw(part, proposal, basis, rng)
+            hit = scores >= 0
+            if int(hit.sum()) < 50:
+                break
             proposal = fit_mixture(z[hit] @ basis, log_w[hit], rng)
+            if effective_size(log_w[hit]) > _GOOD_FIT * int(hit.sum()):
+                break
         weights: list[Tensor] = []
         kept: list[Witnesses] = []
         wanted = 1

@@ -13,7 +13,7 @@ from torch.special import log_ndtr
 from rarely.errors import InputError
 from rarely.estimators.base import Budget, Progress, Run, gather_witnesses, make_estimate
 from rarely.estimators.roots import gradient_starts, search_directions
-from rarely.estimators.tempering import Lines, Particles, temper
+from rarely.estimators.tempering import ROOT_CALLS, Lines, Particles, temper
 from rarely.intervals import modelled_interval, replicate_interval
 from rarely.normal import truncated_quantile
 from rarely.problem import Batch
@@ -61,8 +61,16 @@ class LineSampling:
         """What the lines say for each problem; `starts` may hold violating points (n, d) of a problem."""
         if batch.inputs.normal_dim is None:
             raise InputError("line sampling needs an input model that maps from normals; use Splitting")
-        plan, crowded = find_lines(batch, starts, rng)
-        answers = [Answer(crowded=many) for many in crowded]
+        rows = self._affordable(batch, starts, budget)
+        answers = [Answer() for _ in range(len(batch))]
+        if len(rows) == 0:
+            return answers
+        plan, crowded = find_lines(batch.take(rows), [starts[row] for row in rows.tolist()], rng)
+        for row, many in zip(rows.tolist(), crowded, strict=True):
+            answers[row].crowded = many
+        for line in plan:
+            line.owner = int(rows[line.owner])
+        plan = self._payable(batch, plan, answers, budget)
         for line in plan:
             answers[line.owner].lines.append(line)
         sizes = [self.chains] * len(plan)  # a first round of small populations tells how large the second must be
@@ -71,14 +79,35 @@ class LineSampling:
             if second:
                 sizes = [self._second_size(batch, answers[line.owner], line, cost, budget) for line in plan]
             before = batch.counter.calls()
+            limit = None if second else budget  # the second round is sized to what is left
             for chains in sorted(set(sizes) - {0}):
                 if not budget.late:
-                    self._round(batch, [line for line, c in zip(plan, sizes, strict=True) if c == chains], chains, rng)
+                    group = [line for line, c in zip(plan, sizes, strict=True) if c == chains]
+                    self._round(batch, group, chains, rng, limit)
             cost = batch.counter.calls() - before
             running = torch.tensor([answer.log_prob for answer in answers])
             calls = int(batch.counter.calls()[batch.rows].sum())
             yield Progress("line sampling", torch.zeros(len(batch)), running, 0 if second else len(batch), calls)
         return answers
+
+    def _affordable(self, batch: Batch, starts: Sequence[Tensor | None], budget: Budget) -> Tensor:
+        """Rows that can pay for the direction search."""
+        calls = batch.counter.calls()[batch.rows].tolist()
+        first = max(16, _STARTS * _MAX_WAYS)
+        count = [first + (0 if z is None else min(len(z), _POINTS)) for z in starts]
+        each = (_ROUNDS + 1) * (ROOT_CALLS + 3)
+        return torch.tensor(
+            [r for r, n in enumerate(count) if budget.left(calls[r]) >= n * (each + 4)], dtype=torch.long
+        )
+
+    def _payable(self, batch: Batch, plan: list[Line], answers: list[Answer], budget: Budget) -> list[Line]:
+        """Lines worth a first round: not those of crowded problems, nor of problems that cannot pay for it."""
+        calls = batch.counter.calls()[batch.rows].tolist()
+        each = self.replicates * self.chains * self.length * ROOT_CALLS
+        for row, answer in enumerate(answers):
+            count = sum(line.owner == row for line in plan)
+            answer.poor = budget.left(calls[row]) < count * each
+        return [line for line in plan if not answers[line.owner].crowded and not answers[line.owner].poor]
 
     def _second_size(self, batch: Batch, answer: Answer, line: Line, cost: Tensor, budget: Budget) -> int:
         """Chains that bring the standard deviation to the target, a multiple of the first round's; 0 when none.
@@ -88,14 +117,14 @@ class LineSampling:
         if not math.isfinite(answer.std) or line.log_mean < answer.log_prob + math.log(_NEGLIGIBLE):
             return 0
         problem = int(batch.rows[line.owner])
-        affordable = budget.left(int(batch.counter.calls()[problem])) / max(1, int(cost[problem]))
+        affordable = 0.7 * budget.left(int(batch.counter.calls()[problem])) / max(1, int(cost[problem]))
         wanted = math.ceil((answer.std / (0.75 * self.target_error)) ** 2 - 1)
         return self.chains * int(max(0, min(wanted, self.growth, affordable)))
 
-    def _round(self, batch: Batch, lines: Sequence[Line], chains: int, rng: Rng) -> None:
+    def _round(self, batch: Batch, lines: Sequence[Line], chains: int, rng: Rng, budget: Budget | None) -> None:
         """One population of `chains` chains per replicate of every line, all in one batch."""
         stacked = stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(self.replicates))
-        result = temper(stacked, chains, self.length, rng)
+        result = temper(stacked, chains, self.length, rng, budget)
         tested = _test_beyond(stacked, result.last, rng)
         for j, line in enumerate(lines):
             rows = slice(j * self.replicates, (j + 1) * self.replicates)
@@ -149,7 +178,8 @@ class Answer:
     """The lines of one problem."""
 
     lines: list[Line] = field(default_factory=list)
-    crowded: bool = False
+    crowded: bool = False  # more directions than lines: no line was tried
+    poor: bool = False  # the budget did not reach for the lines
 
     def replicates(self) -> list[float]:
         """log p of each replicate, summed over lines."""
@@ -169,6 +199,10 @@ class Answer:
 
     def weakness(self) -> str | None:
         """Why the number should not be believed, if there is a reason."""
+        if self.crowded:
+            return "the violating region has more directions than lines can follow"
+        if self.poor:
+            return "the budget does not reach for lines"
         values = self.replicates()
         if not values or max(values) == -math.inf:
             return "no line reaches a violation"
@@ -176,8 +210,6 @@ class Answer:
             return "lines cross the boundary many times"
         if any(min(line.alive) < _ALIVE for line in self.lines if line.log_mean > self.log_prob - 2):
             return "few lines reach the violating region"
-        if self.crowded:
-            return "the violating region has more directions than lines can follow"
         spread = float(torch.tensor(values).std())
         return f"replicates scatter by {spread:.1f} in log p" if not spread < _SCATTER else None
 
@@ -186,7 +218,7 @@ class Answer:
         if not values or max(values) == -math.inf:
             return make_estimate(
                 batch, row, budget, confidence, Outcome.STALLED, -math.inf, math.inf, -math.inf, 0.0, 0.0,
-                notes=("no direction reaches a violation: nothing is known",),
+                notes=(weakness or "nothing is known",),
             )  # fmt: skip
         log_prob, std, low, high, upper = modelled_interval(values, confidence)
         notes = [f"{len(self.lines)} line(s); not confirmed by an independent method, which Auto does"]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
+from rarely.estimators.base import Budget
 from rarely.estimators.roots import find_roots
 from rarely.normal import LOG_SQRT_2PI
 from rarely.problem import Batch
@@ -23,6 +24,7 @@ _ESS = 0.4  # effective share of particles that a change of temperature leaves
 _TARGET = 0.57  # acceptance of Langevin moves
 _CAP = 30.0  # longest drift, in units of the noise
 _MAX_TEMPERATURES = 60
+ROOT_CALLS = 8  # calls that finding a root is taken to cost at most, on average, when a budget is planned
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,11 @@ def with_drift(lines: Lines, particles: Particles) -> Particles:
     return replace(particles, slope=torch.where(along > 0, along, particles.slope), drift=drift)
 
 
-def temper(lines: Lines, chains: int, length: int, rng: Rng) -> Tempered:
-    """log P of the event on each population's cell, from `chains` chains of `length` states per temperature."""
+def temper(lines: Lines, chains: int, length: int, rng: Rng, budget: Budget | None = None) -> Tempered:
+    """log P of the event on each population's cell, from `chains` chains of `length` states per temperature.
+
+    With a budget, populations of a problem that cannot pay for the next temperature end at -inf.
+    """
     r, d, n = len(lines.batch), lines.alpha.shape[-1], chains * length
     z = lines.complement(rng.normal((r, n, d), lines.alpha.dtype))
     guess = lines.distance.clamp_max(15.0).unsqueeze(1).expand(r, n)
@@ -137,7 +142,10 @@ def temper(lines: Lines, chains: int, length: int, rng: Rng) -> Tempered:
         count[active] += 1
         start = cloud.gather(_systematic(log_w, chains, rng))
         dead = torch.isneginf(log_prob[active])
-        done = (following.squeeze(1) >= 1).cpu() | dead
+        arrived = (following.squeeze(1) >= 1).cpu() | dead
+        broke = ~arrived & _broke(lines.batch, ~arrived, chains * (length - 1) * (ROOT_CALLS + 3), budget)
+        log_prob[active[broke]] = -torch.inf
+        done = arrived | broke
         for j in done.nonzero().squeeze(1).tolist():
             finals[int(active[j])] = start.rows(torch.tensor([j], device=z.device))
         going = (~done).nonzero().squeeze(1)
@@ -155,6 +163,14 @@ def temper(lines: Lines, chains: int, length: int, rng: Rng) -> Tempered:
     z, t, h, slope = (torch.cat([getattr(f, name) for f in last]) for name in ("z", "t", "h", "slope"))
     whole = Particles(z, t, h, slope, None)
     return Tempered(log_prob, count, moved / tried, alive, whole)
+
+
+def _broke(batch: Batch, going: Tensor, calls: int, budget: Budget | None) -> Tensor:
+    """Populations whose problem cannot pay `calls` for each of its populations still going, (R,)."""
+    if budget is None or budget.max_evaluations is None:
+        return torch.zeros_like(going)
+    need = torch.zeros_like(batch.counter.evaluations).index_add_(0, batch.rows, calls * going.long())
+    return (need > budget.max_evaluations - batch.counter.calls())[batch.rows]
 
 
 def _chains(

@@ -1,0 +1,189 @@
+"""Draw the figures of the documentation into docs/figures. Run it with `python docs/make_figures.py`.
+
+Everything shown is computed here by the library: nothing is drawn from memory.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+import rarely
+from rarely.demo import assets, images
+from rarely.estimators.importance import _basis
+from rarely.estimators.mixture_fit import fit_mixture
+from rarely.kernels import PCN
+from rarely.levels import ancestors, select
+from rarely.rng import Rng
+
+FOLDER = Path(__file__).parent / "figures"
+INK, BLUE, RED, GREY = "#222222", "#1f6fb4", "#c0392b", "#999999"
+
+
+def radii() -> Figure:
+    """The front page: the probability that noise changes the answer, against the radius of the noise."""
+    pictures, labels, names = images()
+    network = rarely.load_network(assets() / "signs.onnx")
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(8.2, 3.6), gridspec_kw={"width_ratios": [2.4, 1]}, layout="constrained"
+    )
+    grid = [0.07, 0.08, 0.09, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22]
+    for index, colour in ((2, BLUE), (4, RED)):
+        problems = [
+            rarely.Problem(
+                network, rarely.Misclassification(int(labels[index])), rarely.LpBall(pictures[index], eps, clip=(0, 1))
+            )
+            for eps in grid
+        ]
+        found = rarely.estimate(problems)
+        for eps, e in zip(grid, found, strict=True):
+            print(names[int(labels[index])], eps, e)  # noqa: T201
+        kept = [(eps, e) for eps, e in zip(grid, found, strict=True) if e.outcome is rarely.Outcome.VIOLATED]
+        x, ten = [eps for eps, _ in kept], math.log(10)
+        y, low, high = (
+            np.array([value(e) / ten for _, e in kept])
+            for value in (lambda e: e.log_prob, lambda e: e.interval.low, lambda e: e.interval.high)
+        )
+        left.errorbar(x, y, (y - low, high - y), fmt="o-", color=colour, ms=4, lw=1.2, capsize=3)
+        left.annotate(names[int(labels[index])], (x[2], y[2]), (8, -10), textcoords="offset points", color=colour)
+        if index == 2:
+            example = kept[[round(eps, 3) for eps in x].index(0.1)][1].witnesses.inputs[0, 0]
+    left.axhline(-6, color=GREY, ls="--", lw=1)
+    left.text(0.222, -6.15, "plain sampling needs ~1e8 calls here", ha="right", va="top", color=GREY, fontsize=8)
+    left.set_xlabel("radius of the noise (share of full brightness)")
+    left.set_ylabel("log10 of the probability of a wrong answer")
+    right.imshow(np.concatenate([pictures[2, 0], np.ones((20, 2)), example.numpy()], 1), cmap="gray", vmin=0, vmax=1)
+    with torch.no_grad():
+        seen = int(network(example.reshape(1, 1, 20, 20)).argmax())
+    right.set_title(f"left: a square\nright: noise of radius 0.1,\nseen as {names[seen]}", fontsize=9)
+    right.axis("off")
+    return figure
+
+
+def _curved(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x[:, 0] + 0.35 * torch.sin(2.0 * x[:, 1]) + 0.08 * x[:, 1] ** 2 - 3.6
+
+
+def levels() -> Figure:
+    """Multi-level splitting on two standard normals: the population at each level."""
+    problem = rarely.Problem(lambda x: x, _curved, rarely.Gaussian([0.0, 0.0], 1.0))
+    (batch,), _ = rarely.Execution(device="cpu").place([problem])
+    rng, kernel, n = Rng(3), PCN(), 400
+    state = kernel.init(batch, n, rng)
+    figure, axes = plt.subplots(1, 4, figsize=(9.6, 2.9), sharex=True, sharey=True, layout="constrained")
+    log_prob, grid = 0.0, torch.cartesian_prod(torch.linspace(-3.4, 5.4, 120), torch.linspace(-3.4, 3.4, 100))
+    surface = _curved(grid, grid).reshape(120, 100).T
+    for k, axis in enumerate(axes):
+        z = state.position[0]
+        choice = select(state.score, 0.1, paper=False)
+        log_prob += float(choice.log_increment)
+        level = min(0.0, float(choice.level))
+        above = state.score[0] > level if level < 0 else state.score[0] >= 0
+        axis.contour(grid[::100, 0], grid[:100, 1], surface, [0.0], colors=RED, linewidths=1.4)
+        if level < 0:
+            axis.contour(
+                grid[::100, 0], grid[:100, 1], surface, [level], colors=BLUE, linewidths=1.0, linestyles="dashed"
+            )
+        axis.scatter(*z[~above].T, s=3, color=GREY, lw=0)
+        axis.scatter(*z[above].T, s=5, color=BLUE if level < 0 else RED, lw=0)
+        axis.set_title(f"level {k + 1}: p(s > {level:.1f}) = {math.exp(log_prob):.1e}", fontsize=8)
+        axis.set_aspect("equal")
+        if bool(choice.finished):
+            for unused in axes[k + 1 :]:
+                unused.axis("off")
+            break
+        state = state.clone(ancestors(choice, n, rng, multinomial=False))
+        for _ in range(20):
+            state, ok = kernel.step(batch, state, choice.level.unsqueeze(1), True, rng)
+            state = kernel.adapt(state, ok)
+    return figure
+
+
+def lines() -> Figure:
+    """Line tempering on the same region: the root on each line, and what is left to average."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.2), layout="constrained")
+    v = torch.linspace(-3, 3, 400)
+    root = 3.6 - 0.35 * torch.sin(2.0 * v) - 0.08 * v**2
+    left.fill_betweenx(v, root, 5.4, color=RED, alpha=0.15, lw=0)
+    left.plot(root, v, color=RED)
+    some = Rng(1).normal((14,))
+    at = 3.6 - 0.35 * torch.sin(2.0 * some) - 0.08 * some**2
+    left.hlines(some, -3, at, color=GREY, lw=0.7)
+    left.hlines(some, at, 5.4, color=RED, lw=1.2)
+    left.scatter(at, some, s=14, color=RED, zorder=3)
+    left.annotate("", (1.6, -2.8), (0, -2.8), arrowprops={"arrowstyle": "->", "color": INK})
+    left.text(0.0, -2.65, "direction", fontsize=8)
+    left.text(4.3, 2.6, "violating", color=RED, fontsize=8)
+    left.set(xlim=(-3, 5.4), ylim=(-3.1, 3.1), xlabel="along the direction", ylabel="orthogonal to it")
+    tail = torch.special.log_ndtr(-root.double())
+    right.plot(v, tail, color=BLUE)
+    right.set(xlabel="place z orthogonal to the direction", ylabel="h(z) = log P(Z > root), nats", ylim=(-12, 0))
+    mean = float(torch.trapezoid(torch.exp(tail - 0.5 * v.double() ** 2) / math.sqrt(2 * math.pi), v.double()))
+    right.axhline(math.log(mean), color=GREY, ls="--", lw=1)
+    right.text(-3, math.log(mean) + 0.2, f"log p = {math.log(mean):.2f}, the mean of exp(h)", color=GREY, fontsize=8)
+    right.set_title("what is left to average varies little", fontsize=9)
+    return figure
+
+
+def subspace() -> Figure:
+    """A failure-informed subspace: 40 dimensions, a score that bends in two of them."""
+    d = 40
+    basis = torch.linalg.qr(Rng(5).normal((d, 2)))[0]
+
+    def two_modes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        v = x @ basis
+        return torch.maximum(v[:, 0] - 3.2, 0.6 * v[:, 1] - 0.8 * v[:, 0] - 3.4)
+
+    problem = rarely.Problem(torch.nn.Identity(), two_modes, rarely.Gaussian(torch.zeros(d), 1.0))
+    (batch,), _ = rarely.Execution(device="cpu").place([problem])
+    rng = Rng(0)
+    run = rarely.Splitting(400, steps=4, keep="all").populations(batch, rng, rarely.estimators.Budget())
+    while True:
+        try:
+            next(run)
+        except StopIteration as stop:
+            (islands,) = stop.value
+            break
+    points = torch.cat([island.survivors for island in islands if island.survivors is not None])
+    _, g = batch.gradient_normal(points[None, :200])
+    spectrum = torch.linalg.svdvals(g[0])
+    found = _basis(batch, points)
+    proposal = fit_mixture(points @ found, None, rng)
+    drawn = proposal.sample(1500, rng) @ found.T @ basis
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.2), layout="constrained")
+    left.bar(range(1, 11), spectrum[:10] / spectrum[0], color=BLUE)
+    left.set(xlabel="direction", ylabel="singular value, relative")
+    left.set_title(f"gradients at violating points, d = {d}", fontsize=9)
+    right.scatter(*drawn.T, s=2, color=GREY, lw=0, label="fitted proposal")
+    right.scatter(*(points @ basis)[::3].T, s=4, color=RED, lw=0, label="violating particles")
+    right.legend(fontsize=8, loc="lower left", markerscale=3)
+    right.set(xlabel="first true direction", ylabel="second true direction")
+    right.set_title("seen in the plane that matters", fontsize=9)
+    right.set_aspect("equal")
+    return figure
+
+
+def main() -> None:
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.hashsalt": "rarely", "font.size": 9, "axes.spines.top": False})
+    matplotlib.rcParams["axes.spines.right"] = False
+    torch.set_num_threads(1)
+    FOLDER.mkdir(exist_ok=True)
+    also_png = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    for make in (radii, levels, lines, subspace):
+        figure = make()
+        figure.savefig(FOLDER / f"{make.__name__}.svg", metadata={"Date": None})
+        if also_png is not None:  # to look at
+            figure.savefig(also_png / f"{make.__name__}.png", dpi=110)
+        plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()
