@@ -34,8 +34,8 @@ def radii() -> Figure:
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(8.2, 3.6), gridspec_kw={"width_ratios": [2.4, 1]}, layout="constrained"
     )
-    grid = [0.07, 0.08, 0.09, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22]
-    for index, colour in ((2, BLUE), (4, RED)):
+    grid = [0.07, 0.08, 0.1, 0.12, 0.14, 0.17, 0.2, 0.23]
+    for index, colour in ((2, BLUE),):
         problems = [
             rarely.Problem(
                 network, rarely.Misclassification(int(labels[index])), rarely.LpBall(pictures[index], eps, clip=(0, 1))
@@ -52,11 +52,13 @@ def radii() -> Figure:
             for value in (lambda e: e.log_prob, lambda e: e.interval.low, lambda e: e.interval.high)
         )
         left.errorbar(x, y, (y - low, high - y), fmt="o-", color=colour, ms=4, lw=1.2, capsize=3)
-        left.annotate(names[int(labels[index])], (x[2], y[2]), (8, -10), textcoords="offset points", color=colour)
+        left.annotate(names[int(labels[index])], (x[2], y[2]), (8, -14), textcoords="offset points", color=colour)
         if index == 2:
             example = kept[[round(eps, 3) for eps in x].index(0.1)][1].witnesses.inputs[0, 0]
     left.axhline(-6, color=GREY, ls="--", lw=1)
-    left.text(0.222, -6.15, "plain sampling needs ~1e8 calls here", ha="right", va="top", color=GREY, fontsize=8)
+    left.text(
+        0.222, -6.15, "plain sampling to 10 %: 1e8 calls here, more below", ha="right", va="top", color=GREY, fontsize=8
+    )
     left.set_xlabel("radius of the noise (share of full brightness)")
     left.set_ylabel("log10 of the probability of a wrong answer")
     right.imshow(np.concatenate([pictures[2, 0], np.ones((20, 2)), example.numpy()], 1), cmap="gray", vmin=0, vmax=1)
@@ -120,14 +122,14 @@ def lines() -> Figure:
     left.scatter(at, some, s=14, color=RED, zorder=3)
     left.annotate("", (1.6, -2.8), (0, -2.8), arrowprops={"arrowstyle": "->", "color": INK})
     left.text(0.0, -2.65, "direction", fontsize=8)
-    left.text(4.3, 2.6, "violating", color=RED, fontsize=8)
+    left.text(4.0, 2.6, "violating", color=RED, fontsize=8)
     left.set(xlim=(-3, 5.4), ylim=(-3.1, 3.1), xlabel="along the direction", ylabel="orthogonal to it")
     tail = torch.special.log_ndtr(-root.double())
     right.plot(v, tail, color=BLUE)
     right.set(xlabel="place z orthogonal to the direction", ylabel="h(z) = log P(Z > root), nats", ylim=(-12, 0))
     mean = float(torch.trapezoid(torch.exp(tail - 0.5 * v.double() ** 2) / math.sqrt(2 * math.pi), v.double()))
     right.axhline(math.log(mean), color=GREY, ls="--", lw=1)
-    right.text(-3, math.log(mean) + 0.2, f"log p = {math.log(mean):.2f}, the mean of exp(h)", color=GREY, fontsize=8)
+    right.text(-3, -11.6, f"dashed: log p = {math.log(mean):.2f}, the mean of exp(h)", color=GREY, fontsize=8)
     right.set_title("what is left to average varies little", fontsize=9)
     return figure
 
@@ -141,7 +143,7 @@ def subspace() -> Figure:
         v = x @ basis
         return torch.maximum(v[:, 0] - 3.2, 0.6 * v[:, 1] - 0.8 * v[:, 0] - 3.4)
 
-    problem = rarely.Problem(torch.nn.Identity(), two_modes, rarely.Gaussian(torch.zeros(d), 1.0))
+    problem = rarely.Problem(torch.nn.Identity().eval(), two_modes, rarely.Gaussian(torch.zeros(d), 1.0))
     (batch,), _ = rarely.Execution(device="cpu").place([problem])
     rng = Rng(0)
     run = rarely.Splitting(400, steps=4, keep="all").populations(batch, rng, rarely.estimators.Budget())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -10,16 +12,18 @@ import torch
 
 from rarely.errors import InputError
 from rarely.estimators.base import Budget
+from rarely.estimators.combine import Island
 from rarely.estimators.splitting import Splitting
 from rarely.execution import Execution
-from rarely.intervals import incomplete_beta
+from rarely.intervals import incomplete_beta, normal_quantile
 from rarely.problem import Batch, Problem
 from rarely.result import Witnesses
 from rarely.rng import Rng
 
 _COMMON = 1e-4  # thresholds from here up are tested by plain sampling
 _STEPS = 20  # moves of a clone in the last-particle test
-_POPULATION = 50  # particles of each population in it
+_POPULATION, _ISLANDS = 50, 20  # particles of each population in it, and populations
+_TIES = 1.1  # calls that clones stuck at their parents may add
 
 
 class Verdict(Enum):
@@ -92,7 +96,8 @@ def _binomial(batch: Batch, p_max: float, confidence: float, rng: Rng, limit: in
             found.append(x[0, s >= 0][:100].cpu())
             scores.append(s[s >= 0][:100].cpu())
         error = (1 - confidence) * 0.5 ** (look + 1)
-        below = 1 - incomplete_beta(hits + 1, trials - hits, p_max)  # P(at most `hits` | p = p_max)
+        # P(at most `hits` | p = p_max)
+        below = 1 - incomplete_beta(hits + 1, trials - hits, p_max) if hits < trials else 1.0
         above = incomplete_beta(hits, trials - hits + 1, p_max) if hits else 1.0  # P(at least `hits` | p = p_max)
         told = f"{hits} violations in {trials:,} independent inputs"
         witnesses = Witnesses(torch.cat(found), torch.cat(scores))
@@ -107,25 +112,46 @@ def _binomial(batch: Batch, p_max: float, confidence: float, rng: Rng, limit: in
 
 def _last_particle(batch: Batch, p_max: float, confidence: float, rng: Rng, limit: int | None) -> Decision:
     """Islands of one last-particle algorithm pool into one of islands x population particles."""
-    islands = 20
-    total = islands * _POPULATION
-    mean = -total * math.log(p_max)  # levels expected when p = p_max
-    low, high = _poisson_quantile(mean, 1 - confidence), _poisson_quantile(mean, confidence)
-    floor = math.log(p_max) - (high - mean) / total
-    budget = total + math.ceil((1.05 * -floor * _POPULATION + 2) * islands) * _STEPS
-    walk = Splitting(
-        _POPULATION, 1 - 1 / _POPULATION + 1e-9, _STEPS, log_p_min=1.05 * floor, islands=islands, resample="killed"
-    )
-    run = walk.populations(batch, rng, Budget(limit))
+    walk, budget = _plan(p_max)
+    budget = min(budget, limit or budget)
+    run = walk.populations(batch, rng, Budget(budget))
     while True:
         try:
             next(run)
         except StopIteration as stop:
             (groups,) = stop.value
             break
-    spent = int(batch.counter.evaluations.sum())
+    return _count_levels(groups, p_max, confidence, int(batch.counter.evaluations.sum()), budget)
+
+
+def _plan(p_max: float) -> tuple[Splitting, int]:
+    """The run, and the calls that it takes at most.
+
+    Each island ends four of its standard deviations past the levels expected at p_max: few do unless p is smaller.
+    """
+    each = -_POPULATION * math.log(p_max)
+    most = each + 4 * math.sqrt(each)
+    walk = Splitting(
+        _POPULATION, 1 - 1 / _POPULATION + 1e-9, _STEPS, log_p_min=most * math.log1p(-1 / _POPULATION),
+        islands=_ISLANDS, resample="killed",
+    )  # fmt: skip
+    return walk, _ISLANDS * (_POPULATION + math.ceil(_TIES * (most + 2)) * _STEPS)
+
+
+def _count_levels(groups: Sequence[Island], p_max: float, confidence: float, spent: int, budget: int) -> Decision:
+    """The verdict from the number of levels passed, a Poisson number with mean -N log p.
+
+    An island that ended at its floor would have passed more: its count is a lower bound, enough to accept, not to
+    reject. Moves that are not perfect make the counts of the islands differ by more than Poisson numbers do.
+    """
+    total = _ISLANDS * _POPULATION
+    mean = -total * math.log(p_max)  # levels expected when p = p_max
     arrived = [island for island in groups if island.ended == "violated"]
-    levels = sum(round(-island.log_prob * _POPULATION) for island in groups)
+    counts = [round(island.log_prob / math.log1p(-1 / _POPULATION)) for island in groups]
+    levels = sum(counts)
+    spread = statistics.variance(counts) / max(1.0, statistics.mean(counts))
+    sd = math.sqrt(mean * max(1.0, spread))
+    low, high = (round(mean + normal_quantile(c) * sd) for c in (1 - confidence, confidence))
     found = [island.witnesses for island in arrived if island.witnesses is not None and len(island.witnesses)]
     witnesses = Witnesses(
         torch.cat([w.inputs for w in found]) if found else torch.zeros(0),
@@ -136,15 +162,8 @@ def _last_particle(batch: Batch, p_max: float, confidence: float, rng: Rng, limi
         return Decision(
             Verdict.UNDECIDED, p_max, confidence, f"the run did not finish; {told}", spent, budget, witnesses
         )
-    if len(arrived) < len(groups) or levels > high:
+    if levels > high:
         return Decision(Verdict.ACCEPTED, p_max, confidence, f"p < {p_max:g}; {told}", spent, budget, witnesses)
-    if levels < low:
+    if levels < low and len(arrived) == len(groups):
         return Decision(Verdict.REJECTED, p_max, confidence, f"p > {p_max:g}; {told}", spent, budget, witnesses)
     return Decision(Verdict.UNDECIDED, p_max, confidence, told, spent, budget, witnesses)
-
-
-def _poisson_quantile(mean: float, probability: float) -> int:
-    """By the normal law: the means here are in the thousands."""
-    from rarely.intervals import normal_quantile
-
-    return round(mean + normal_quantile(probability) * math.sqrt(mean))

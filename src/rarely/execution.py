@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,8 +13,9 @@ from rarely.errors import InputError
 from rarely.networks.adapt import Network
 from rarely.problem import Batch, Counter, Problem, make_batch
 
-_BYTES_PER_FORWARD = 256 * 2**20  # activations kept in flight on a CPU: small enough to stay near the caches
+_BYTES_PER_FORWARD = 8 * 2**20  # activations kept in flight on a CPU: what stays in the caches is fastest
 _MIN_ROWS = 64
+_SHORT = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,28 @@ class Execution:
     dtype: torch.dtype | None = None
     rows: int | None = None
     compile: bool = False
+    threads: int | None = None  # of a CPU; for tiny networks, or on a busy machine, one can be faster than two
+    tf32: bool = False  # matrix products of a GPU in TensorFloat-32
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Threads and matrix precision as asked for, put back afterwards."""
+        threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        try:
+            if self.threads is not None:
+                torch.set_num_threads(self.threads)
+            if self.tf32:
+                torch.set_float32_matmul_precision("high")
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_float32_matmul_precision(precision)
 
     def resolve(self) -> torch.device:
         if self.device == "auto":
@@ -52,8 +76,11 @@ class Execution:
                 compiled = torch.compile(network.module, dynamic=False)
                 network = Network(compiled, network.differentiable, network.dtype, network.module)
             chunk = self.rows or _rows_per_forward(network, first, device)
+            dtype = network.dtype
+            if dtype in _SHORT:  # only the network runs in it: levels of 8 bits would be ties, and chains would stick
+                network, dtype = replace(network, call=_at_precision(network.call, dtype)), torch.float32
             forward = _chunked(network.call, chunk)
-            batches.append(make_batch(problems, rows, counter, network, forward, chunk, device, network.dtype))
+            batches.append(make_batch(problems, rows, counter, network, forward, chunk, device, dtype))
         return batches, counter
 
 
@@ -80,6 +107,10 @@ def _rows_per_forward(network: Network, problem: Problem, device: torch.device) 
         free, _ = torch.cuda.mem_get_info(device)
         budget = int(0.3 * free)
     return max(_MIN_ROWS, budget // (4 * total[0]))
+
+
+def _at_precision(call: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return lambda x: call(x.to(dtype)).to(x.dtype)
 
 
 def _chunked(call: Callable[[Tensor], Tensor], chunk: int) -> Callable[[Tensor], Tensor]:

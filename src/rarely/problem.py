@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -130,8 +131,11 @@ class Counter:
 
     def add(self, rows: Tensor, evaluations: int | Tensor, gradients: int | Tensor = 0) -> None:
         with self._lock:
-            self.evaluations.index_add_(0, rows, torch.as_tensor(evaluations).expand(rows.shape).long())
-            self.gradients.index_add_(0, rows, torch.as_tensor(gradients).expand(rows.shape).long())
+            for total, more in ((self.evaluations, evaluations), (self.gradients, gradients)):
+                if isinstance(more, Tensor):
+                    total.index_add_(0, rows, more.long())
+                elif more:
+                    total.index_add_(0, rows, torch.full_like(rows, more))
 
     def calls(self) -> Tensor:
         """Cost in network calls: a gradient is a forward and a backward pass, three calls in all."""
@@ -188,9 +192,17 @@ class Batch:
         return y.reshape(*x.shape[:2], *y.shape[1:])
 
     def score_normal(self, z: Tensor) -> Tensor:
-        """Scores (B, N) of standard normals (B, N, d) mapped to inputs."""
+        """Scores (B, N) of standard normals (B, N, d) mapped to inputs.
+
+        Piece by piece: inputs and activations of a piece stay in the caches, and the inputs never exist all at once.
+        """
+        b, n = z.shape[:2]
+        per = self.chunk // max(1, b)
         with torch.no_grad():
-            return self.score(self.inputs.from_normal(z))
+            if per < 1 or n <= per:
+                return self.score(self.inputs.from_normal(z))
+            pieces = math.ceil(n / per)
+            return torch.cat([self.score(self.inputs.from_normal(part)) for part in z.tensor_split(pieces, 1)], 1)
 
     def score_ragged(self, z: Tensor, row: Tensor) -> Tensor:
         """Scores (n,) of points z (n, d), each of the problem row[n]: for searches where rows finish at other times."""

@@ -54,12 +54,14 @@ def ascend_score(
             here = x.to(dtype).requires_grad_()
             scores = spec.scores(outputs_at(network, here).to(torch.float64))
             aim = scores.gather(2, goal.expand(x.shape[0], -1, -1)).sum()
-            (slope,) = torch.autograd.grad(aim, here)
+            slope = torch.autograd.grad(aim, here)[0] if aim.requires_grad else None
         with torch.no_grad():
             value = scores.amax(-1)
             won = value > best
             best = torch.where(won, value, best)
             best_x = torch.where(won.reshape(*won.shape, *(1,) * (x.ndim - 2)), x, best_x)
+            if slope is None:  # a network without gradients: its starts are all we have
+                break
             size = 0.5 * 0.002 ** (step / max(steps, 1))
             x = _project(x + size * half * slope.sign().to(x.dtype), region)
     return best_x, best

@@ -27,7 +27,7 @@ _LOW_DIMENSION = 8  # up to here a mixture fitted to the survivors of splitting 
 _UNSEEN = 0.1  # share of violating particles that a method may not have seen
 _SIGMAS = 3.0
 _CHANCE = 500_000  # inputs that plain Monte Carlo may draw where splitting has nothing to climb
-_MAX_FACTOR = 64  # times the referee's size that a larger splitting run may take
+_MAX_FACTOR = 128  # times the referee's size that a larger splitting run may take
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Auto:
     target_error: float = 0.1  # standard deviation of log p to aim for
     log_p_min: float = LOG_FLOOR
     islands: int = 8
-    particles: int = 200  # per island of the referee
+    particles: int = 150  # per island of the referee
 
     def __post_init__(self) -> None:
         if not self.target_error > 0:

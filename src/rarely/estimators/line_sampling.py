@@ -43,7 +43,7 @@ class LineSampling:
     chains: int = 16
     length: int = 5
     replicates: int = 8
-    growth: int = 5  # the second round is at most this many times the first
+    growth: int = 8  # the second round is at most this many times the first
 
     def __post_init__(self) -> None:
         if not self.target_error > 0:
@@ -118,7 +118,7 @@ class LineSampling:
             return 0
         problem = int(batch.rows[line.owner])
         affordable = 0.7 * budget.left(int(batch.counter.calls()[problem])) / max(1, int(cost[problem]))
-        wanted = math.ceil((answer.std / (0.75 * self.target_error)) ** 2 - 1)
+        wanted = math.ceil((answer.std / (0.7 * self.target_error)) ** 2 - 1)
         return self.chains * int(max(0, min(wanted, self.growth, affordable)))
 
     def _round(self, batch: Batch, lines: Sequence[Line], chains: int, rng: Rng, budget: Budget | None) -> None:

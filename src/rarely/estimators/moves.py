@@ -35,7 +35,8 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 def _position_correlation(a: Tensor, b: Tensor) -> Tensor:
     mean = a.mean(1, keepdim=True)
-    return ((a - mean) * (b - mean)).flatten(1).sum(1) / ((a - mean) ** 2).flatten(1).sum(1).clamp_min(1e-30)
+    centred = (a - mean).flatten(1)
+    return torch.linalg.vecdot(centred, (b - mean).flatten(1)) / torch.linalg.vecdot(centred, centred).clamp_min(1e-30)
 
 
 def _by_problem(batch: Batch, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -67,8 +68,10 @@ def move(
         state = _adapted(kernel, state, ok, "step")
         if steps is None and done in _CHECKPOINTS:
             left, slack = _by_problem(batch, correlation(start.score, state.score), state.score.shape[1])
+            if not bool((left < SCORE_CORRELATION + slack).all()):  # then the positions need no look
+                continue
             stuck, _ = _by_problem(batch, _position_correlation(start.position, state.position), state.score.shape[1])
-            if bool(((left < SCORE_CORRELATION + slack) & (stuck < POSITION_CORRELATION + slack)).all()):
+            if bool((stuck < POSITION_CORRELATION + slack).all()):
                 break
     state = _adapted(kernel, state, total / done, "level")
     return Moved(state, (total / done).mean(1), correlation(start.score, state.score), done)

@@ -33,6 +33,8 @@ def find_roots(batch: Batch, base: Tensor, alpha: Tensor, guess: Tensor, slope: 
         at = t[todo]
         f = batch.score_ragged(points[todo] + at.unsqueeze(1) * alpha[row[todo]], row[todo])
         under = f < 0
+        # A jump shows in a score that does not shrink as the bracket does: only the bracket tells where the root is.
+        smooth = f.abs() <= 0.5 * torch.minimum(f_low[todo].abs(), f_high[todo].abs())
         low[todo], f_low[todo] = torch.where(under, at, low[todo]), torch.where(under, f, f_low[todo])
         high[todo], f_high[todo] = torch.where(under, high[todo], at), torch.where(under, f_high[todo], f)
         a, b, fa, fb = low[todo], high[todo], f_low[todo], f_high[todo]
@@ -47,9 +49,10 @@ def find_roots(batch: Batch, base: Tensor, alpha: Tensor, guess: Tensor, slope: 
         safe = (inner > a + 0.02 * (b - a)) & (inner < b - 0.02 * (b - a))
         inside = torch.where(safe, inner, middle) if k % 4 != 3 else middle
         step = torch.where(both, inside, outside)
-        found = (f.abs() / secant_rate < _TOLERANCE) | (both & (b - a < _TOLERANCE))
+        found = (smooth & (f.abs() / secant_rate < _TOLERANCE)) | (both & (b - a < _TOLERANCE))
         never, always = under & (at >= HIGH), ~under & (at <= LOW)
-        value = torch.where(found, torch.minimum(torch.maximum(newton, a), b), torch.where(always, at, torch.inf))
+        root = torch.where(smooth, torch.minimum(torch.maximum(newton, a), b), middle)
+        value = torch.where(found, root, torch.where(always, at, torch.inf))
         done = found | never | always
         result[todo[done]] = value[done]
         t[todo] = step

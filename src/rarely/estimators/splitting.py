@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rarely.errors import InputError
-from rarely.estimators.base import Budget, Progress, Run, check_finite, gather_witnesses
+from rarely.estimators.base import MAX_WITNESSES, Budget, Progress, Run, check_finite
 from rarely.estimators.combine import Island, combine
 from rarely.estimators.moves import Moved, chains, move
 from rarely.kernels import PCN, Kernel, RandomWalk, State
@@ -136,10 +136,13 @@ class _Populations:
                 index = going.to(level.device)
                 part, state, level = self.batch.take(rows), state.rows(index), level[index]
                 choice = Selection(*(getattr(choice, f)[index] for f in choice.__dataclass_fields__))
-            moved = self._advance(part, state, choice, level, n, length, self._cap(rows, n))
+            moved = self._advance(
+                part, state, choice, level, n, length, self._cap(rows, n, int(choice.survivors.min()))
+            )
             state = moved.state
-            for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
-                self.islands[i][j].moved(float(moved.acceptance[r]), float(moved.correlation[r]), moved.steps)
+            history = zip(moved.acceptance.tolist(), moved.correlation.tolist(), strict=True)
+            for i, j, (acceptance, left) in zip(rows.tolist(), slots.tolist(), history, strict=True):
+                self.islands[i][j].moved(acceptance, left, moved.steps)
 
     def _advance(
         self, part: Batch, state: State, choice: Selection, level: Tensor, n: int, length: int, cap: int
@@ -178,44 +181,55 @@ class _Populations:
         paper = self.settings.rule == "paper"
         risen = ((choice.level > previous) | (not paper)).tolist()  # above a strict level everybody has risen
         levels, increments, counts = choice.level.tolist(), choice.log_increment.tolist(), choice.survivors.tolist()
-        calls, least = self.batch.counter.calls(), _MIN_STEPS if self.settings.steps == "auto" else self.settings.steps
-        ended = torch.zeros(len(rows), dtype=torch.bool)
+        n, least = state.score.shape[1], _MIN_STEPS if self.settings.steps == "auto" else self.settings.steps
+        spent = self.batch.counter.calls()[self.batch.rows[rows]].tolist()
+        fewest = min((c for c, f, p in zip(counts, finished, plateau, strict=True) if not (f or p)), default=0)
+        late, reserve = self.budget.late, least * self._cost_of_step(n, fewest)
+        arrived = iter(self._arrivals(part, state, choice.finished.nonzero().squeeze(1)))
+        ended = []
         for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
             island = self.islands[i][j]
-            n = state.score.shape[1]
             if finished[r]:
-                hits = (state.score[r] >= 0).nonzero().squeeze(1)
-                found = self._witnesses(part, r, state.position[r, hits], state.score[r, hits])
-                island.finish(increments[r], counts[r], n, state.position[r, hits], found)
+                island.finish(increments[r], counts[r], n, *next(arrived))
             elif plateau[r] or not risen[r]:
                 island.wait(_PATIENCE if paper else 1)
             else:
                 island.climb(levels[r], increments[r], counts[r], n)
                 if island.log_prob < self.settings.log_p_min:
                     island.ended = "floor"
-            spent = int(calls[int(self.batch.rows[i])])
-            if island.ended is None and (self.budget.late or self.budget.left(spent) < least * self._cost_of_step(n)):
+            if island.ended is None and (late or self.budget.left(spent[r]) < reserve):
                 island.ended = "budget"
-            ended[r] = island.ended is not None
-        return ended
+            ended.append(island.ended is not None)
+        return torch.tensor(ended)
 
-    def _cost_of_step(self, n: int) -> int:
-        """Calls that one step of all islands of one problem takes at most."""
+    def _arrivals(self, part: Batch, state: State, rows: Tensor) -> Iterator[tuple[Tensor, Witnesses]]:
+        """For each population at `rows`: its violating particles, and the best of them as witnesses, on the CPU."""
+        if len(rows) == 0:
+            return
+        score, position = state.score[rows], state.position[rows]
+        hit = score >= 0
+        counts = hit.sum(1).tolist()
+        best, order = score.topk(min(MAX_WITNESSES, max(counts)), dim=1)
+        x = position[torch.arange(len(rows), device=rows.device).unsqueeze(1), order]
+        if self.kernel.space == "normal":
+            with torch.no_grad():
+                x = part.take(rows).inputs.from_normal(x)
+        x, best = x.cpu(), best.cpu()
+        for r, (count, survivors) in enumerate(zip(counts, position[hit].split(counts), strict=True)):
+            # Copies: a slice would keep the whole stack of all populations alive.
+            yield survivors.clone(), Witnesses(x[r, :count].clone(), best[r, :count].clone())
+
+    def _cost_of_step(self, n: int, survivors: int) -> int:
+        """Calls that one step of all islands of one problem takes at most, when no island has fewer survivors."""
         s = self.settings
-        moving = n if s.resample == "all" else max(1, n - math.floor(s.quantile * n))
+        moving = n if s.resample == "all" else max(1, n - survivors)
         return moving * s.islands * self.kernel.cost
 
-    def _cap(self, rows: Tensor, n: int) -> int:
+    def _cap(self, rows: Tensor, n: int, survivors: int) -> int:
         """Steps that every problem still running can pay for, up to `max_steps`."""
         calls = self.batch.counter.calls()[self.batch.rows[rows]]
         left = self.budget.left(int(calls.max()))
-        return int(min(self.settings.max_steps, left // self._cost_of_step(n)))
-
-    def _witnesses(self, part: Batch, r: int, position: Tensor, scores: Tensor) -> Witnesses:
-        if self.kernel.space == "normal":
-            with torch.no_grad():
-                position = part.take(torch.tensor([r])).inputs.from_normal(position.unsqueeze(0)).squeeze(0)
-        return gather_witnesses(part, r, position, scores)
+        return int(min(self.settings.max_steps, left // self._cost_of_step(n, survivors)))
 
     def _progress(self, level: Tensor, rows: Tensor, ended: Tensor) -> Progress:
         running = torch.tensor([sum(i.log_prob for i in group) / len(group) for group in self.islands])

@@ -13,7 +13,7 @@ from rarely.kernels.base import State, normal_init, nudge, passes
 from rarely.problem import Batch
 from rarely.rng import Rng
 
-_FIT_FROM = 20  # chains whose spread says something
+_FIT_FROM = 12  # chains whose spread says something
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,15 @@ class PCN:
         """
         if state.score.shape[1] < _FIT_FROM:
             return state
-        spread = state.position.std(dim=1, keepdim=True)
+        centred = state.position - state.position.mean(1, keepdim=True)
+        spread = centred.square_().mean(1, keepdim=True).sqrt_()
         ratio = (spread / spread.amax(-1, keepdim=True).clamp_min(1e-12)).clamp_min(1e-3)
         return replace(state, unit=torch.exp2(3 * torch.ceil(torch.log2(ratio) / 3)))
 
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         beta = (state.scale.unsqueeze(-1) * (1.0 if state.unit is None else state.unit)).clamp_max(1.0)
         noise = rng.normal(state.position.shape, state.position.dtype)
-        z = torch.addcmul(state.position * torch.sqrt(1 - beta * beta), noise, beta)
+        z = noise.mul_(beta).addcmul_(state.position, torch.sqrt(1 - beta * beta))
         score = batch.score_normal(z)
         ok = passes(score, level, strict)
         return state.accept(State(z, score, state.scale), ok), ok

@@ -58,17 +58,17 @@ class RandomWalk:
         x, dims = state.position, event_dims(state.position, batch.inputs.event_shape)
         low, high = _support(batch, x)
         r = state.scale.reshape(*state.scale.shape, *([1] * len(dims))) * state.unit
-        if self.proposal == "uniform":
-            y = _uniform(x, r, low, high, rng)
-            forward, backward = _uniform_length(x, r, low, high), _uniform_length(y, r, low, high)
-        else:
-            y = _gaussian(x, r, low, high, rng)
-            forward, backward = _gaussian_mass(x, r, low, high), _gaussian_mass(y, r, low, high)
-        fixed = r == 0
-        y = torch.where(fixed, x, y)
         # q(x | y) / q(y | x): each is uniform over (or normal cut to) what the box leaves of the step, so the densities
         # are one over the length (or mass) of that piece.
-        ratio = torch.where(fixed, torch.zeros_like(x), torch.log(forward) - torch.log(backward)).sum(dims)
+        if self.proposal == "uniform":
+            y, forward, backward = _uniform(x, r, low, high, rng)
+            ratio = forward.div_(backward).log_().sum(dims)
+        else:
+            y = _gaussian(x, r, low, high, rng, bounded=batch.inputs.support is not None)
+            forward, backward = _gaussian_mass(x, r, low, high), _gaussian_mass(y, r, low, high)
+            fixed = r == 0
+            y = torch.where(fixed, x, y)
+            ratio = torch.where(fixed, torch.zeros_like(x), torch.log(forward) - torch.log(backward)).sum(dims)
         score, density = batch.score(y), batch.inputs.log_density(y)
         log_ratio = density - state.log_density + ratio
         accept = torch.log(rng.uniform(score.shape, score.dtype)) < log_ratio
@@ -87,20 +87,29 @@ def _support(batch: Batch, x: Tensor) -> tuple[Tensor, Tensor]:
     return support[0].to(x.device, x.dtype), support[1].to(x.device, x.dtype)
 
 
-def _uniform(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng) -> Tensor:
-    a, b = torch.maximum(x - r, low), torch.minimum(x + r, high)
-    return torch.minimum(torch.maximum(torch.lerp(a, b, rng.uniform(x.shape, x.dtype)), a), b)
+def _uniform(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng) -> tuple[Tensor, Tensor, Tensor]:
+    """A point of the step, and the lengths that the box leaves of the steps there and back.
+
+    A fixed coordinate (r = 0) stays, and both lengths are the same smallest one.
+    """
+    a, b = _cut(x, r, low, high)
+    u = rng.uniform(x.shape, x.dtype)
+    y = torch.clamp(torch.lerp(a, b, u, out=u), a, b, out=u)
+    forward = b.sub_(a).clamp_min_(1e-30)
+    a, b = _cut(y, r, low, high)
+    return y, forward, b.sub_(a).clamp_min_(1e-30)
 
 
-def _uniform_length(x: Tensor, r: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    return (torch.minimum(x + r, high) - torch.maximum(x - r, low)).clamp_min(1e-30)
+def _cut(x: Tensor, r: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = x - r, x + r
+    return torch.maximum(a, low, out=a), torch.minimum(b, high, out=b)
 
 
-def _gaussian(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng) -> Tensor:
+def _gaussian(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng, bounded: bool) -> Tensor:
     z = rng.normal(x.shape, x.dtype)
-    a, b = ((low - x) / r).expand(x.shape), ((high - x) / r).expand(x.shape)
-    if not bool(torch.isfinite(a).any() | torch.isfinite(b).any()):
+    if not bounded:
         return x + r * z
+    a, b = ((low - x) / r).expand(x.shape), ((high - x) / r).expand(x.shape)
     y = x + r * truncated_quantile(z, a, b).to(x.dtype)
     return torch.minimum(torch.maximum(y, low), high)
 

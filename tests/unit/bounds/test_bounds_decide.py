@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from rarely.bounds import Unprovable, build, decide_balls, decide_boxes
+from rarely.bounds.crown import propagate
 from rarely.bounds.inputsplit import decide_by_inputs
+from rarely.bounds.prune import pruned
 from rarely.bounds.region import Box
 from rarely.bounds.relusplit import decide_by_relus
 from rarely.bounds.spec import spec_of
@@ -161,6 +163,27 @@ def test_an_operator_that_cannot_be_bounded_gives_no_proof_but_may_give_a_witnes
     assert "no proof" in never.reason
     always = decide_boxes(module, low, high, [(torch.tensor([[-1.0]]), torch.tensor([0.0]))], 5.0)[0]
     assert always.status == "violated"
+
+
+def test_a_network_without_gradients_is_still_sampled():
+    class Table(nn.Module):
+        def forward(self, x):
+            return torch.from_numpy(x.detach().numpy().sum(1, keepdims=True))
+
+    low, high = torch.zeros(1, 2), torch.ones(1, 2)
+    found = decide_boxes(Table(), low, high, [(torch.tensor([[-1.0]]), torch.tensor([-1.0]))], 5.0)[0]
+    assert found.status == "violated"
+
+
+def test_leaving_out_dead_neurons_changes_nothing_on_the_region():
+    module = _mlp(2, width=4, hidden=30)
+    graph = build(module, (4,))
+    low = torch.randn(1, 4, dtype=torch.float64)
+    region = Box(low, low + 0.2)
+    small = pruned(graph, propagate(graph, region).bounds)
+    assert small.widest < graph.widest
+    x = torch.lerp(region.low, region.high, torch.rand(500, 4, dtype=torch.float64))
+    assert torch.allclose(small(x), graph(x), rtol=1e-12, atol=1e-12)
 
 
 def test_time_is_kept_and_what_was_reached_is_told():

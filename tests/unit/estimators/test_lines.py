@@ -1,0 +1,256 @@
+"""Roots along lines, directions, tempering and what the referee makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from rarely import Execution, Gaussian, LineSampling, Outcome, Problem, estimate
+from rarely.estimators.line_sampling import Answer, Line, stack_lines
+from rarely.estimators.referee import unseen_share
+from rarely.estimators.roots import HIGH, LOW, find_roots, search_directions
+from rarely.estimators.tempering import Lines, temper
+from rarely.problem import Batch
+from rarely.rng import Rng
+
+
+def make(d: int, score: Callable[[Tensor], Tensor]) -> Batch:
+    problem = Problem(lambda x: x, lambda x, y: score(y), Gaussian(torch.zeros(d), 1.0))
+    (batch,), _ = Execution(device="cpu").place([problem])
+    return batch
+
+
+def axis(d: int, i: int = 0, sign: float = 1.0) -> Tensor:
+    e = torch.zeros(d)
+    e[i] = sign
+    return e
+
+
+def roots(score: Callable[[Tensor], Tensor], guess: float, slope: float, lines: int = 50) -> tuple[Tensor, float]:
+    """Entries of lines along the first axis at random places of the second, and the calls per line."""
+    batch = make(2, score)
+    base = torch.zeros(1, lines, 2)
+    base[0, :, 1] = torch.linspace(-2, 2, lines)
+    t = find_roots(batch, base, axis(2).unsqueeze(0), torch.full((1, lines), guess), torch.full((1, lines), slope))
+    return t[0], int(batch.counter.evaluations[0]) / lines
+
+
+@pytest.mark.parametrize("guess", [-5.0, 0.0, 3.9, 4.0, 4.5, 15.0])
+@pytest.mark.parametrize("slope", [0.05, 1.0, 20.0])
+def test_the_root_of_a_linear_score(guess: float, slope: float) -> None:
+    t, calls = roots(lambda x: 3 * (x[:, 0] - 4), guess, slope)
+    assert (t - 4).abs().max() < 2e-3
+    assert calls <= 8
+
+
+def test_a_good_guess_costs_two_calls() -> None:
+    t, calls = roots(lambda x: 3 * (x[:, 0] - 4), 4.2, 3.0)
+    assert (t - 4).abs().max() < 1e-4
+    assert calls <= 2
+
+
+def test_the_root_of_a_curved_score() -> None:
+    t, calls = roots(lambda x: torch.sinh(x[:, 0] - 3 + 0.3 * x[:, 1]), 5.0, 1.0)
+    expected = 3 - 0.3 * torch.linspace(-2, 2, 50)
+    assert (t - expected).abs().max() < 5e-3
+    assert calls <= 10
+
+
+def test_the_root_of_a_kinked_score() -> None:
+    t, calls = roots(lambda x: torch.maximum(0.1 * (x[:, 0] - 6), 5 * (x[:, 0] - 4)), 8.0, 0.1)
+    assert (t - 4).abs().max() < 0.02
+    assert calls <= 12
+
+
+def test_lines_that_never_or_always_violate() -> None:
+    never, calls = roots(lambda x: -1 - 0.01 * x[:, 0].square(), 4.0, 1.0)
+    assert torch.isposinf(never).all()
+    assert calls <= 12
+    always, calls = roots(lambda x: 1 + 0.01 * x[:, 0].square(), 4.0, 1.0)
+    assert (always == LOW).all()
+    assert calls <= 12
+    flat, _ = roots(lambda x: torch.full_like(x[:, 0], -1.0), 4.0, 0.0)
+    assert torch.isposinf(flat).all()
+    assert HIGH > 20
+
+
+def test_a_steep_score() -> None:
+    t, calls = roots(lambda x: torch.tanh(200 * (x[:, 0] - 4.3)), 2.0, 1e-4)
+    assert (t - 4.3).abs().max() < 0.02
+    assert calls <= 20
+
+
+@pytest.mark.parametrize(("below", "above"), [(-1.0, 1.0), (-7.0, 1.0), (-1.0, 7.0)])
+@pytest.mark.parametrize("guess", [2.0, 4.1, 6.0])
+def test_a_jump_is_found_by_its_bracket(below: float, above: float, guess: float) -> None:
+    """A secant through a jump points between its sides: taking it for the root moved log p by 0.3 at t = 4."""
+    t, calls = roots(lambda x: torch.where(x[:, 0] > 4.123, above, below), guess, 1.0)
+    assert (t - 4.123).abs().max() < 0.03
+    assert calls <= 30
+
+
+def test_roots_are_counted_per_problem() -> None:
+    batch = make(2, lambda x: x[:, 0] - 4)
+    before = int(batch.counter.evaluations.sum())
+    find_roots(batch, torch.zeros(1, 7, 2), axis(2).unsqueeze(0), torch.full((1, 7), 4.0), torch.ones(1, 7))
+    assert int(batch.counter.evaluations.sum()) - before == 7
+
+
+def _corner(x: Tensor) -> Tensor:
+    """Two planes at distance 4 meet in a ridge: the nearest violation is on the ridge, at 4 sqrt(1.36)."""
+    return (x[:, :2] @ torch.tensor([[1.0, 1.0], [0.6, -0.6]]) / math.sqrt(1.36)).amin(1) - 4
+
+
+def test_directions_converge_where_plain_hlrf_cycles() -> None:
+    batch = make(10, _corner)
+    z = torch.zeros(1, 1, 10) + 0.01 * axis(10, 1)
+    seen = []
+    for _ in range(40):  # the textbook iteration: the nearest point of the plane that the gradient shows
+        s, g = batch.gradient_normal(z)
+        z = ((g * z).sum() - s) * g / g.square().sum()
+        seen.append(float(z[0, 0, 1]))
+    assert min(abs(v) for v in seen[-10:]) > 1, "HLRF jumps from side to side and never comes near the ridge"
+    starts = torch.nn.functional.normalize(torch.randn(1, 8, 10, generator=torch.Generator().manual_seed(0)), dim=-1)
+    found = search_directions(batch, starts, 8)
+    assert float(found.distance.min()) < 4.9  # the ridge is at 4.665, either plane's own point at infinity or farther
+    assert float(found.distance.median()) < 5.5
+    best = found.alpha[0, int(found.distance.argmin())]
+    assert float(best[0]) > 0.95
+    assert float(best.norm()) == pytest.approx(1, abs=1e-5)
+
+
+def test_directions_of_a_half_space_are_found_at_once() -> None:
+    w = torch.nn.functional.normalize(torch.arange(1.0, 21.0), dim=0)
+    batch = make(20, lambda x: x @ w - 5)
+    starts = torch.nn.functional.normalize(torch.randn(1, 4, 20, generator=torch.Generator().manual_seed(1)), dim=-1)
+    found = search_directions(batch, starts, 2)
+    assert (found.distance - 5).abs().max() < 0.02
+    assert (found.alpha[0] @ w).min() > 0.999
+
+
+def line(d: int, alpha: Tensor, distance: float) -> Line:
+    return Line(0, 0, alpha, distance)
+
+
+def rival_lines(lines: list[Line]) -> list[Line]:
+    for one in lines:
+        one.rivals = [other for other in lines if other is not one]
+    return lines
+
+
+def populations(batch: Batch, lines: list[Line], each: int) -> Lines:
+    return stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(each))
+
+
+def test_tempering_is_exact_on_a_half_space() -> None:
+    batch = make(100, lambda x: x.sum(1) / 10 - 5)
+    result = temper(populations(batch, [line(100, torch.full((100,), 0.1), 5.0)], 8), 16, 5, Rng(0))
+    assert (result.log_prob - stats.norm.logsf(5)).abs().max() < 1e-3  # every population, with no variance
+    assert (result.temperatures == 1).all()
+    assert (result.alive == 1).all()
+
+
+@pytest.mark.parametrize("curvature", [0.05, -0.03])
+def test_tempering_on_a_parabola(curvature: float) -> None:
+    law = stats.chi2(19)
+    q = np.linspace(law.ppf(1e-13), law.ppf(1 - 1e-13), 100_001)
+    exact = math.log(np.trapezoid(stats.norm.sf(5 + curvature * q) * law.pdf(q), q))
+    batch = make(30, lambda x: x[:, 0] - 5 - curvature * x[:, 1:20].square().sum(1))
+    result = temper(populations(batch, [line(30, axis(30), 5.0)], 64), 32, 5, Rng(1))
+    ratio = (result.log_prob - exact).exp()
+    assert abs(float(ratio.mean()) - 1) < 5 * float(ratio.std()) / 8 + 0.02  # the roots' tolerance is the rest
+    assert float(ratio.std()) < 0.6
+    moved = result.acceptance[torch.isfinite(result.acceptance)]
+    assert ((moved > 0.3) & (moved < 1)).all()
+
+
+def test_cells_partition_the_space() -> None:
+    alphas = torch.nn.functional.normalize(torch.randn(4, 6, generator=torch.Generator().manual_seed(2)), dim=-1)
+    batch = make(6, lambda x: x[:, 0] - 4)
+    lines = rival_lines([line(6, a, 4.0 + 0.2 * i) for i, a in enumerate(alphas)])
+    stacked = stack_lines(batch, lines)
+    z = 3 * torch.randn(500, 6, generator=torch.Generator().manual_seed(3))
+    along = alphas @ z.T  # (4, n)
+    entry, _ = stacked.cell_entry(stacked.complement(z.expand(4, 500, 6)))
+    assert ((along >= entry).sum(0) == 1).all()
+    claims = along - stacked.distance.unsqueeze(1)
+    assert torch.equal((along >= entry).long().argmax(0), claims.argmax(0))
+
+
+def test_cells_of_rivals_add_up_to_the_event() -> None:
+    """Two modes that overlap in a quadrant: each alone is a half-space, their cells sum to the union."""
+    batch = make(8, lambda x: torch.maximum(x[:, 0], x[:, 1]) - 3)
+    result = temper(
+        populations(batch, rival_lines([line(8, axis(8), 3.0), line(8, axis(8, 1), 3.0)]), 32), 32, 5, Rng(4)
+    )
+    total = result.log_prob.reshape(2, 32).exp().sum(0)
+    p = float(stats.norm.sf(3))
+    exact = 2 * p - p * p
+    assert abs(float(total.mean()) / exact - 1) < 5 * float(total.std()) / exact / math.sqrt(32) + 0.01
+
+
+@pytest.mark.parametrize("end", [5.0, 4.2])
+def test_lines_that_leave_the_region_again_are_corrected(end: float) -> None:
+    batch = make(5, lambda x: torch.minimum(x[:, 0] - 4, end - x[:, 0]))
+    one = line(5, axis(5), 4.0)
+    answer = Answer([one])
+    LineSampling()._round(batch, [one], 64, Rng(5), None)
+    exact = math.log(stats.norm.sf(4) - stats.norm.sf(end))
+    share = (stats.norm.sf(4) - stats.norm.sf(end)) / stats.norm.sf(4)
+    error = math.sqrt((1 - share) / share / one.tests)
+    assert abs(one.beyond - share) < 5 * error * share + 1e-3
+    assert abs(answer.log_prob - exact) < 5 * error + 0.01
+    found = answer.witnesses().inputs[:, 0]
+    assert ((found >= 4) & (found <= end)).all()
+
+
+def test_a_region_that_lines_cross_often_is_called_weak() -> None:
+    batch = make(5, lambda x: torch.minimum(x[:, 0] - 4, 4.05 - x[:, 0]))
+    one = line(5, axis(5), 4.0)
+    LineSampling()._round(batch, [one], 64, Rng(6), None)
+    assert "cross" in (Answer([one]).weakness() or "")
+
+
+def test_the_referee_sees_a_removed_mode() -> None:
+    batch = make(10, lambda x: torch.maximum(x[:, 0] - 4.0, -x[:, 0] - 4.3))
+    z = torch.randn(64, 10, generator=torch.Generator().manual_seed(7))
+    tail = 0.25 * torch.rand(64, generator=torch.Generator().manual_seed(8))
+    z[:, 0] = torch.where(torch.arange(64) % 4 > 0, 4.0 + tail, -4.3 - tail)  # a quarter in the other mode
+    both = rival_lines([line(10, axis(10), 4.0), line(10, axis(10, 0, -1.0), 4.3)])
+    single = [line(10, axis(10), 4.0)]
+    sampler = LineSampling()
+    sampler._round(batch, both, 16, Rng(9), None)
+    sampler._round(batch, single, 16, Rng(9), None)
+    assert unseen_share(batch, [Answer(both)], [z]) == [0.0]
+    assert unseen_share(batch, [Answer(single)], [z]) == [0.25]
+    assert unseen_share(batch, [Answer(both)], [None]) == [0.0]
+
+
+def test_line_sampling_alone_never_claims_to_be_confirmed() -> None:
+    problem = Problem(lambda x: x, lambda x, y: y[:, 0] - 5, Gaussian(torch.zeros(20), 1.0))
+    result = estimate(problem, LineSampling())
+    assert result.outcome is Outcome.VIOLATED
+    assert result.log_prob == pytest.approx(stats.norm.logsf(5), abs=0.01)
+    assert any("not confirmed" in note for note in result.notes)
+
+
+def test_line_sampling_says_when_nothing_is_reached() -> None:
+    problem = Problem(lambda x: x, lambda x, y: -1 - y[:, 0].square(), Gaussian(torch.zeros(20), 1.0))
+    result = estimate(problem, LineSampling())
+    assert result.outcome is Outcome.STALLED
+    assert result.log_prob == -math.inf
+    assert result.notes
+
+
+def test_a_shell_has_more_directions_than_lines() -> None:
+    problem = Problem(lambda x: x, lambda x, y: y.norm(dim=1) - 9, Gaussian(torch.zeros(20), 1.0))
+    result = estimate(problem, LineSampling())
+    assert result.outcome is Outcome.STALLED
+    assert any("directions" in note for note in result.notes)
+    assert result.calls < 5000, "a number that will not be believed is not worth its calls"
