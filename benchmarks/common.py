@@ -19,11 +19,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import models
 import numpy as np
 import torch
 from torch import nn
 
+import models
 import rarely
 from rarely import Box, LinearConstraint, Misclassification, Problem
 from rarely.formats.rlv import parse_rlv
@@ -33,14 +33,24 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     result = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     result.add_argument("--device", default="cpu", help="cpu or cuda")
+    result.add_argument("--threads", type=int, help="threads of torch; its own choice unless given")
     result.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
     result.add_argument("--data", type=Path, default=Path(os.environ.get("RARELY_DATA", "data")))
     result.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     return result
 
 
+def options(result: argparse.ArgumentParser) -> argparse.Namespace:
+    args = result.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    print(f"{machine(args.device)}\n")
+    return args
+
+
 def machine(device: str) -> str:
-    parts = [f"{os.cpu_count()} CPU cores", f"{torch.get_num_threads()} threads"]
+    load = f"load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else "load unknown"
+    parts = [f"{os.cpu_count()} CPU cores", f"{torch.get_num_threads()} threads", load]
     if device.startswith("cuda"):
         parts.append(torch.cuda.get_device_name())
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, rarely {rarely.__version__}"
@@ -62,8 +72,11 @@ def timed(function: Callable[[], Any], device: str | torch.device = "cpu") -> fl
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(table_row(row) for row in rows)])
+
+
+def table_row(row: Sequence[object]) -> str:
+    return "| " + " | ".join(_cell(value) for value in row) + " |"
 
 
 def _cell(value: object) -> str:
@@ -166,7 +179,7 @@ def mnist_problem(data: Path, index: int = 3, eps: float = 0.0956) -> Problem:
     network = mnist_network(data)
     image, _ = mnist_image(data, index)
     image = image.reshape(tuple(getattr(network, "input_shape", (784,))))
-    return Problem(network, Misclassification(), Box((image - eps).clamp(0, 1), (image + eps).clamp(0, 1)), name="mnist")
+    return Problem(network, Misclassification(), _around(image, eps), name="mnist")
 
 
 def cifar_image(data: Path, index: int = 0) -> torch.Tensor:
@@ -184,4 +197,8 @@ def cifar_image(data: Path, index: int = 0) -> torch.Tensor:
 
 def cifar_problem(data: Path, network: nn.Module, eps: float = 8 / 255, name: str = "") -> Problem:
     image = cifar_image(data)
-    return Problem(network, Misclassification(), Box((image - eps).clamp(0, 1), (image + eps).clamp(0, 1)), name=name)
+    return Problem(network, Misclassification(), _around(image, eps), name=name)
+
+
+def _around(image: torch.Tensor, eps: float) -> Box:
+    return Box((image - eps).clamp(0, 1), (image + eps).clamp(0, 1))

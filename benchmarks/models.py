@@ -1,8 +1,9 @@
-"""Networks of the benchmarks: CIFAR-10 ResNet with option-A shortcuts, DenseNet-BC, and plain multi-layer perceptrons."""
+"""Networks of the benchmarks: CIFAR-10 ResNet with option-A shortcuts, DenseNet-BC, and perceptrons."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -84,8 +85,8 @@ class _Bottleneck(nn.Module):
 
 def dense_net(depth: int = 40, growth: int = 40, classes: int = 10, reduction: float = 0.5) -> nn.Sequential:
     """DenseNet-BC (Huang et al. 2017): three dense blocks of (depth - 4) / 6 bottlenecks, halved in between."""
-    width, layers = 2 * growth, [nn.Conv2d(3, 2 * growth, 3, 1, 1, bias=False)]
-    modules: list[nn.Module] = list(layers)
+    width = 2 * growth
+    modules: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False)]
     for block in range(3):
         for _ in range((depth - 4) // 6):
             modules.append(_Bottleneck(width, growth))
@@ -100,7 +101,7 @@ def dense_net(depth: int = 40, growth: int = 40, classes: int = 10, reduction: f
 
 def perceptron(widths: Sequence[int]) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Flatten()]
-    for a, b in zip(widths[:-1], widths[1:], strict=True):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

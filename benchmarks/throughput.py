@@ -16,22 +16,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import models
 import torch
+
+import models
 from common import (
     acas_problem,
     cifar_problem,
     collision_problems,
-    machine,
     median_ratio,
     mnist_problem,
+    options,
     parser,
     sync,
     table,
+    table_row,
     timed,
     write_json,
 )
-
 from rarely import Execution, Problem, Splitting
 from rarely.estimators.base import Budget, Progress
 from rarely.kernels import PCN, Kernel, RandomWalk
@@ -60,9 +61,9 @@ def cases(data: Path, device: str, quick: bool) -> list[Case]:
         Case(
             "CIFAR-10 ResNet-20",
             cifar_problem(data, models.load_resnet(data / "cifar10_resnet")),
-            10_000 if cuda else (256 if quick else 1000), 3, 3,
+            10_000 if cuda else (64 if quick else 512), 2, 3,
         ),
-        Case("DenseNet-BC 40, growth 40", cifar_problem(data, dense), 2_000 if cuda else (64 if quick else 128), 3, 3),
+        Case("DenseNet-BC 40, growth 40", cifar_problem(data, dense), 2_000 if cuda else (16 if quick else 128), 2, 3),
     ]  # fmt: skip
 
 
@@ -95,7 +96,7 @@ def bare_rate(batch: Batch, case: Case, passes: int) -> float:
     return passes * case.particles / seconds
 
 
-def against_bare(case: Case, device: str, threads: int | None = None) -> list[dict[str, Any]]:
+def against_bare(case: Case, device: str) -> list[dict[str, Any]]:
     rows = []
     (batch,), _ = Execution(device=device).place([case.problem])
     for kernel in (PCN(), RandomWalk()):
@@ -106,13 +107,9 @@ def against_bare(case: Case, device: str, threads: int | None = None) -> list[di
             (sampler_rate(batch, case, kernel, seed), bare_rate(batch, case, case.steps))
             for seed in range(case.repeats)
         ]
-        rows.append(
-            {
-                "network": case.name, "kernel": name, "N": case.particles, "M": case.steps, "chunk": batch.chunk,
-                "sampler": statistics.median(t[0] for t in turns), "bare": statistics.median(t[1] for t in turns),
-                "ratio": median_ratio(turns),
-            }  # fmt: skip
-        )
+        sampler, bare = (statistics.median(turn[k] for turn in turns) for k in (0, 1))
+        row = {"network": case.name, "kernel": name, "N": case.particles, "M": case.steps, "chunk": batch.chunk}
+        rows.append({**row, "sampler": sampler, "bare": bare, "ratio": median_ratio(turns)})
     return rows
 
 
@@ -163,19 +160,22 @@ def threads(case: Case) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--only", default="", help="names that contain this, and no other tables")
-    args = options.parse_args()
-    print(f"{machine(args.device)}\n")
+    wanted = parser(__doc__)
+    wanted.add_argument("--only", default="", help="names that contain this, and no other tables")
+    args = options(wanted)
     chosen = [case for case in cases(args.data, args.device, args.quick) if args.only in case.name]
     results: dict[str, Any] = {"bare": [], "batch": None, "threads": []}
-    for case in chosen:
-        results["bare"] += against_bare(case, args.device)
     header = ("network", "kernel", "N", "M", "rows per pass", "sampler evaluations/s", "bare forward/s", "ratio")
-    print(table(header, [tuple(row.values()) for row in results["bare"]]), "\n")
+    print(table(header, []))
+    for case in chosen:
+        for row in against_bare(case, args.device):
+            print(table_row(tuple(row.values())), flush=True)
+            results["bare"].append(row)
+    print()
     if not args.only:
         batch = results["batch"] = batch_against_single(args.data, args.device, args.quick)
-        print(table(("problems", "in one batch, evaluations/s", "one at a time", "ratio"), [tuple(batch.values())]), "\n")
+        header = ("problems", "in one batch, evaluations/s", "one at a time", "ratio")
+        print(table(header, [tuple(batch.values())]), "\n")
     if not args.only and args.device == "cpu":
         results["threads"] = [threads(case) for case in chosen]
         header = ("network", "N", "two threads, evaluations/s", "one thread", "ratio")

@@ -33,12 +33,12 @@ def main() -> None:
     for estimate in found:
         print(estimate)
 
-    # What is the square mistaken for, where it is?
+    # What can the square be mistaken for? (Witnesses say which classes, not in what shares.)
     witnesses = found[-1].witnesses.inputs
     if len(witnesses):
         with torch.no_grad():
-            answers = network(witnesses).argmax(1).bincount(minlength=len(names)).tolist()
-        print(found[-1].name, "is seen as", {n: c for n, c in zip(names, answers, strict=True) if c})
+            answers = network(witnesses).argmax(1).unique().tolist()
+        print(found[-1].name, "can be seen as", ", ".join(names[answer] for answer in answers))
 
     with open("radii.csv", "w", newline="", encoding="utf-8") as out:
         table = csv.writer(out)

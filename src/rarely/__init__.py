@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rarely.errors import RarelyError
     from rarely.estimators import Auto, ImportanceSampling, LineSampling, MonteCarlo, Splitting
     from rarely.execution import Execution
+    from rarely.gate import certify
     from rarely.inputs import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
     from rarely.loading import load_problem
     from rarely.networks import load_network
@@ -46,6 +47,7 @@ _HOME = {
     "Splitting": "rarely.estimators",
     "Targeted": "rarely.properties",
     "TruncatedGaussian": "rarely.inputs",
+    "certify": "rarely.gate",
     "estimate": "rarely.api",
     "test": "rarely.decide",
     "load_network": "rarely.networks",

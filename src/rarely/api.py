@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
 
 from rarely.errors import InputError
-from rarely.estimators import Estimator
+from rarely.estimators import Auto, Estimator
 from rarely.estimators.base import Budget, Progress
 from rarely.execution import Execution
-from rarely.problem import Batch, Problem
-from rarely.result import Estimate, Outcome, Witnesses
+from rarely.problem import Problem
+from rarely.result import Estimate, Interval, Outcome, Witnesses
 from rarely.rng import Rng
+
+if TYPE_CHECKING:
+    from rarely.bounds import Verdict
 
 
 class Running:
@@ -47,8 +52,12 @@ class Running:
         self.results: list[Estimate | None] = [None] * len(self.problems)
 
     def __iter__(self) -> Iterator[Progress]:
-        batches, _ = self.execution.place(self.problems)
+        proving = self.estimator.proof_seconds if isinstance(self.estimator, Auto) else 0.0
+        if proving:
+            self._prove(proving)
         rng = Rng(self.seed, self.execution.resolve())
+        open_rows = [row for row, result in enumerate(self.results) if result is None]
+        batches = self.execution.place([self.problems[row] for row in open_rows])[0] if open_rows else []
         for batch in batches:
             budget = Budget(self.max_evaluations, self.timeout)
             with batch.network.evaluating():
@@ -60,20 +69,58 @@ class Running:
                         estimates: list[Estimate] = stop.value
                         break
             for row, estimate in zip(batch.rows.tolist(), estimates, strict=True):
-                self.results[row] = self._finish(self.problems[row], estimate, batch)
+                problem = self.problems[open_rows[row]]
+                if proving and len(estimate.witnesses) == 0:
+                    estimate = settle(problem, estimate, min(proving, budget.left_seconds))
+                self.results[open_rows[row]] = self._finish(problem, estimate, str(batch.device), batch.dtype)
 
-    def _finish(self, problem: Problem, estimate: Estimate, batch: Batch) -> Estimate:
+    def _prove(self, seconds: float) -> None:
+        """Finish what a quick proof settles before anything is sampled."""
+        from rarely.bounds.problems import prove_quickly
+
+        started = time.monotonic()
+        for row, verdict in enumerate(prove_quickly(self.problems, min(seconds, self.timeout or seconds))):
+            if verdict is not None:
+                safe = proved(verdict, self.confidence, time.monotonic() - started)
+                problem = self.problems[row]
+                self.results[row] = self._finish(problem, safe, "cpu", problem.adapted.dtype)
+
+    def _finish(self, problem: Problem, estimate: Estimate, device: str, dtype: torch.dtype) -> Estimate:
         provenance = {
             "seed": self.seed,
             "estimator": describe(self.estimator),
-            "device": str(batch.device),
-            "dtype": str(batch.dtype).removeprefix("torch."),
+            "device": device,
+            "dtype": str(dtype).removeprefix("torch."),
             "rarely": _version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
         }
         return replace(replay(problem, estimate), name=problem.name, provenance=provenance)
+
+
+def proved(verdict: Verdict, confidence: float, seconds: float) -> Estimate:
+    """The estimate that a proof makes: p is 0."""
+    never = -math.inf
+    return Estimate(
+        Outcome.PROVED_SAFE, never, 0.0, Interval(confidence, never, never), never, 0, 0, seconds,
+        notes=(f"proved: the score is at most {verdict.bound:.3g}, by bounds over {verdict.boxes:,} piece(s)",),
+    )  # fmt: skip
+
+
+def settle(problem: Problem, estimate: Estimate, seconds: float) -> Estimate:
+    """Try to prove that there is no violation where sampling found none; a violation found on the way is a witness."""
+    from rarely.bounds.problems import prove
+
+    verdict = prove(problem, seconds)
+    if verdict.status == "proved":
+        safe = proved(verdict, estimate.interval.confidence, estimate.seconds)
+        return replace(safe, evaluations=estimate.evaluations, gradients=estimate.gradients, methods=estimate.methods)
+    if verdict.witness is None or verdict.score is None:
+        return estimate
+    found = Witnesses(verdict.witness.unsqueeze(0), torch.tensor([verdict.score]))
+    note = "an attack found a violation that sampling did not: it exists, its probability is at most the upper bound"
+    return replace(estimate, outcome=Outcome.STALLED, witnesses=found, notes=(*estimate.notes, note))
 
 
 def replay(problem: Problem, estimate: Estimate) -> Estimate:
@@ -146,8 +193,6 @@ def estimate(
 
 
 def default_estimator() -> Estimator:
-    from rarely.estimators.auto import Auto
-
     return Auto()
 
 

@@ -2,9 +2,10 @@
 
 Bounds on the share of right answers among n repeats. Where the share is 0.95 (the nominal coverage), its binomial
 standard error is sqrt(0.95 * 0.05 / n): 0.015 at n = 200 and 0.040 at n = 30. The slow suite asks for 0.93 of 200
-repeats as the requirement states it, 1.3 standard errors under nominal: a method at exactly 0.95 fails one run in ten
-of one problem, so the seeds are fixed; most methods here are over 0.97, where that happens once in thousands. The quick
-suite asks for 0.95 less five standard errors, and fails only what is far from it.
+repeats as the requirement states it, 1.3 standard errors under nominal: a method at exactly 0.95 misses that one time
+in ten. Such a miss is looked at again with 400 more, where 0.93 of all 600 lies 2.2 standard errors under 0.95: right
+methods then fail one time in a hundred, and one that covers 0.90 still fails nine times in ten. The quick suite
+asks for 0.95 less five standard errors, and fails only what is far from it.
 """
 
 from __future__ import annotations
@@ -60,19 +61,24 @@ def repeats(exact: Exact, estimator: Estimator, n: int, at_once: int, seed: int)
     return found
 
 
+def assert_calibrated(exact: Exact, estimator: Estimator, at_once: int) -> None:
+    results = repeats(exact, estimator, 200, at_once, seed=1000)
+    if share_right(results, exact) < 0.93:
+        results += repeats(exact, estimator, 400, at_once, seed=2000)
+    assert share_right(results, exact) >= 0.93
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", ALL.values(), ids=ALL.keys())
 def test_auto_is_calibrated(exact: Exact) -> None:
-    results = repeats(exact, Auto(), 200, 50, seed=1000)
-    assert share_right(results, exact) >= 0.93
+    assert_calibrated(exact, Auto(), 50)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("splitting", SPLITTING.values(), ids=SPLITTING.keys())
 @pytest.mark.parametrize("exact", ALL.values(), ids=ALL.keys())
 def test_splitting_is_calibrated(exact: Exact, splitting: Splitting) -> None:
-    results = repeats(exact, splitting, 200, 25, seed=1000)
-    assert share_right(results, exact) >= 0.93
+    assert_calibrated(exact, splitting, 25)
 
 
 @pytest.mark.parametrize("exact", QUICK.values(), ids=QUICK.keys())

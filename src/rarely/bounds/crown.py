@@ -18,7 +18,10 @@ from .linear import Interval, LinearOp, gamma, magnitude
 from .region import Ball, Region
 from .slopes import optimise
 
-ROOM = 2**24  # entries of the largest coefficient tensor held at a time
+
+def room(like: Tensor) -> int:
+    """Entries of the largest coefficient tensor held at a time: cache and timeliness on a CPU, breadth on a GPU."""
+    return 2**28 if like.is_cuda else 2**22
 
 
 def signed_rows(n: int, index: Tensor, like: Tensor) -> Tensor:
@@ -35,7 +38,8 @@ def _tightened(
     low, high = (b.flatten(1).clone() for b in now)
     index = wanted.flatten().nonzero().squeeze(1)
     shape = state.graph.nodes[node].shape
-    per = max(1, ROOM // (2 * state.batch * state.graph.widest))
+    per = max(1, room(low) // (2 * state.batch * state.graph.widest))
+    kept = []
     for part in chunks(len(index), per):
         if time.monotonic() > deadline:
             break
@@ -50,8 +54,10 @@ def _tightened(
         k = len(cols)
         low[:, cols] = torch.maximum(low[:, cols], found.lower[:, :k])
         high[:, cols] = torch.minimum(high[:, cols], -found.lower[:, k:])
-        if lines and len(index) <= per:
-            state.lines[node] = (index, (found.A[:, :k].abs() + found.A[:, k:].abs()) / 2)
+        if lines:
+            kept.append((cols, (found.A[:, :k].abs() + found.A[:, k:].abs()) / 2))
+    if kept:
+        state.lines[node] = (torch.cat([c for c, _ in kept]), torch.cat([a for _, a in kept], 1))
     return low.reshape(now[0].shape), high.reshape(now[1].shape)
 
 

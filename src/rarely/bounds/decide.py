@@ -15,6 +15,7 @@ from .inputsplit import decide_by_inputs
 from .region import Ball, Box, Region
 from .relusplit import decide_by_relus
 from .spec import Polytope, Spec, spec_of
+from .threads import one_thread_if_small
 from .trace import build
 from .verdict import Ledger, Verdict
 
@@ -64,16 +65,17 @@ def decide(
             reason = str(error)
     spec = _spec(module, graph, region, outputs, device, dtype)
     ledger = Ledger(module, dtype, region, spec)
-    few = region.low[0].numel() <= LOW_DIMENSION
-    _attack(ledger, deadline, 16 if few else 4 * max(8, spec.count), 10 if few else 20, generator)
-    if graph is None:
-        return ledger.finish(f"no proof: {reason}")
-    if isinstance(region, Ball) or (graph.relus and not few):
-        reason = decide_by_relus(graph, ledger, deadline)
-    if isinstance(region, Box) and bool(ledger.open.any()):
-        reason = decide_by_inputs(graph, ledger, deadline)
-    if not few and bool(ledger.open.any()):
-        _attack(ledger, deadline, 16 * max(8, spec.count), 50, generator)
+    small = region.low[0].numel() <= LOW_DIMENSION
+    with one_thread_if_small(graph):
+        _attack(ledger, deadline, 16 if small else 4 * max(8, spec.count), 10 if small else 20, generator)
+        if graph is None:
+            return ledger.finish(f"no proof: {reason}")
+        if isinstance(region, Ball) or (graph.relus and not small):
+            reason = decide_by_relus(graph, ledger, deadline)
+        if isinstance(region, Box) and bool(ledger.open.any()):
+            reason = decide_by_inputs(graph, ledger, deadline)
+        if not small and bool(ledger.open.any()):
+            _attack(ledger, deadline, 16 * max(8, spec.count), 50, generator)
     return ledger.finish(reason)
 
 

@@ -48,9 +48,9 @@ def halves(low: Tensor, high: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def bound_boxes(graph: Graph, box: Box, spec: Spec, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+def bound_boxes(graph: Graph, box: Box, spec: Spec, steps: int, deadline: float) -> tuple[Tensor, Tensor, Tensor]:
     """Per box: the largest proven row value of each polytope (B, P), cut scores (B, n), linear slopes (B, m, n)."""
-    state = propagate(graph, box, lines=True)
+    state = propagate(graph, box, lines=True, deadline=deadline)
     seen: dict[int, Tensor] = {}
     plain = backward(state, graph.output, spec.C, seen=seen).shifted(spec.d)
     rows = plain.lower
@@ -81,7 +81,7 @@ def decide_by_inputs(graph: Graph, ledger: Ledger, deadline: float, *, steps: in
             if time.monotonic() > deadline:
                 return "out of time"
             if bool(live.any()):
-                done = _process(graph, ledger, owner[part][live], low[part][live], high[part][live], steps)
+                done = _process(graph, ledger, owner[part][live], low[part][live], high[part][live], steps, deadline)
                 parts.append(done)
         left = torch.cat([p[0] for p in parts]) if parts else owner[:0]
         for problem in set(owner.tolist()) - set(left.tolist()):
@@ -99,12 +99,12 @@ def decide_by_inputs(graph: Graph, ledger: Ledger, deadline: float, *, steps: in
 
 
 def _process(
-    graph: Graph, ledger: Ledger, owner: Tensor, low: Tensor, high: Tensor, steps: int
+    graph: Graph, ledger: Ledger, owner: Tensor, low: Tensor, high: Tensor, steps: int, deadline: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Bound one chunk of boxes; gives owner, low, high and score bound of the halves of those left open."""
     box = Box(low.reshape(-1, *graph.input_shape), high.reshape(-1, *graph.input_shape))
     spec = ledger.spec.pick(owner)
-    best, cuts, A = bound_boxes(graph, box, spec, steps)
+    best, cuts, A = bound_boxes(graph, box, spec, steps, deadline)
     ledger.count(owner)
     _try_points(graph, ledger, owner, box, spec, A)
     reach = -best.amin(1)  # upper bound on the score in this box

@@ -24,6 +24,7 @@ from .inputsplit import cut_scores, halves
 from .measure import Law
 from .region import Box
 from .spec import Polytope, Spec, spec_of
+from .threads import one_thread_if_small
 from .trace import build
 from .volume import log_or_ninf
 
@@ -76,11 +77,20 @@ class _Pool:
 
 
 @torch.no_grad()
-def _contribution(graph: Graph, law: Law, spec: Spec, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _contribution(
+    graph: Graph, law: Law, spec: Spec, low: Tensor, high: Tensor, deadline: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Bounds on the violating mass of each box, (B,) each, and the coordinate to halve it along."""
+    with one_thread_if_small(graph):
+        return _bounded(graph, law, spec, low, high, deadline)
+
+
+def _bounded(
+    graph: Graph, law: Law, spec: Spec, low: Tensor, high: Tensor, deadline: float
+) -> tuple[Tensor, Tensor, Tensor]:
     shape = graph.input_shape
     box = Box(low.reshape(-1, *shape), high.reshape(-1, *shape))
-    state = propagate(graph, box, lines=True)
+    state = propagate(graph, box, lines=True, deadline=deadline)
     seen: dict[int, Tensor] = {}
     both = torch.cat([spec.C, -spec.C], 1)
     shift = torch.cat([spec.d, -spec.d], 1)
@@ -116,7 +126,7 @@ def _contribution(graph: Graph, law: Law, spec: Spec, low: Tensor, high: Tensor)
     return torch.minimum(lower, upper).nan_to_num(0.0).clamp(min=0), upper, axis
 
 
-def probability_bounds(
+def bracket(
     module: nn.Module,
     law: Law,
     outputs: Sequence[Polytope],
@@ -148,7 +158,7 @@ def probability_bounds(
     size = max(8, room * (64 if device.type == "cuda" else 1) // (2 * graph.widest * min(graph.widest, 512)))
     pool = _Pool(n, device)
     for low, high, outside in reversed(frames):
-        part = _contribution(graph, flat, spec, low.unsqueeze(0), high.unsqueeze(0))
+        part = _contribution(graph, flat, spec, low.unsqueeze(0), high.unsqueeze(0), begin + timeout)
         boxes += 1
         ceil = min(ceil, float(part[1]) + outside)
     pool.append(torch.cat([low, high, *(t.to(torch.float64) for t in part)]).unsqueeze(0))
@@ -162,7 +172,7 @@ def probability_bounds(
         slots, lows, highs = pool.halve(size // 2)
         if not len(slots):
             return
-        part = _contribution(graph, flat, spec, lows, highs)
+        part = _contribution(graph, flat, spec, lows, highs, begin + timeout)
         rows = torch.cat([lows, highs, *(t.to(torch.float64).unsqueeze(1) for t in part)], 1)
         pool.data[slots] = rows[::2]
         pool.append(rows[1::2])

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .backward import LinearBound, State, backward
-from .crown import ROOM, propagate, signed_rows
+from .crown import propagate, room, signed_rows
 from .graph import Graph, chunks
 from .prune import pruned
 from .region import Ball, Box, Region
@@ -246,7 +246,7 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, pla
 def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 12) -> str:
     """Plain bounds on all open problems, then branch and bound on each, sharing out the time that is left."""
     who = ledger.open.nonzero().squeeze(1)
-    size = max(1, ROOM // (graph.widest * min(2 * graph.widest, 4096)))
+    size = max(1, room(ledger.closed) // (graph.widest * min(2 * graph.widest, 4096)))
     plain = 0.0
     for part in chunks(len(who), size):
         if time.monotonic() > deadline:

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from rarely import __version__
+from rarely.cli.certify import certify
 from rarely.cli.demo import demo
 from rarely.cli.estimate import estimate
 from rarely.cli.inspect import inspect
@@ -41,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (estimate, robustness, verify, inspect, demo):
+for command in (estimate, robustness, verify, certify, inspect, demo):
     app.command()(command)
 
 

@@ -39,7 +39,7 @@ def demo(
     questions, problems = run.problems()
     outcomes = run_problems(problems, default_estimator(), Settings(seed=seed), title="demo", quiet=quiet)
     outcomes.exit_if_interrupted()
-    estimates = [run.settle(p, e) for p, e in zip(problems, outcomes.finished(), strict=True)]
+    estimates = outcomes.finished()
     written = run.write(questions, estimates, out)
     write_json(json_file, [as_data(estimate) for estimate in estimates])
     if prints(quiet, json_file):

@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rarely.bounds import decide_boxes
 from rarely.demo import DemoProblem, images, manifest
-from rarely.inputs import Box, LpBall
+from rarely.inputs import LpBall
 from rarely.loading import load_problem
 from rarely.networks import load_network
 from rarely.problem import Problem
-from rarely.properties import LinearConstraint, Misclassification
+from rarely.properties import Misclassification
 from rarely.report.figures import plot_levels, plot_probabilities, plot_witnesses, save
-from rarely.result import Estimate, Interval, Outcome
-
-_PROOF_SECONDS = 10.0
+from rarely.result import Estimate, Outcome
 
 
 def problems() -> tuple[list[DemoProblem], list[Problem]]:
@@ -40,26 +36,6 @@ def problems() -> tuple[list[DemoProblem], list[Problem]]:
         label = Misclassification(int(labels[entry.image]))
         posed.append(Problem(networks[entry.network], label, noise, entry.name))
     return questions, posed
-
-
-def settle(problem: Problem, estimate: Estimate) -> Estimate:
-    """Try to prove that there is no violation where sampling found none."""
-    box, prop = problem.inputs, problem.property
-    if len(estimate.witnesses) or not isinstance(box, Box) or not isinstance(prop, LinearConstraint):
-        return estimate
-    outputs = list(zip(prop.A, prop.b, strict=True))
-    (verdict,) = decide_boxes(problem.network, box.low[None], box.high[None], outputs, _PROOF_SECONDS)
-    if verdict.status != "proved":
-        return estimate
-    never = -math.inf
-    return replace(
-        estimate,
-        outcome=Outcome.PROVED_SAFE,
-        log_prob=never,
-        interval=Interval(estimate.interval.confidence, never, never),
-        upper_bound=never,
-        notes=(f"proved by bounds over {verdict.boxes:,} pieces of the input region",),
-    )
 
 
 def in_words(estimate: Estimate) -> str:

@@ -36,17 +36,21 @@ class Auto:
 
     A common event is finished by Monte Carlo with an exact interval. Otherwise splitting runs first, on islands; its
     violating particles start the direction search, and what the fast method did not see of them counts against it.
-    Agreement: the fast number is reported. Disagreement or no fast method: splitting at a larger size.
+    Agreement: the fast number is reported. Disagreement or no fast method: splitting at a larger size. `estimate` tries
+    a quick proof that nothing violates before all this, and a longer one where sampling found no violation.
     """
 
     target_error: float = 0.1  # standard deviation of log p to aim for
     log_p_min: float = LOG_FLOOR
     islands: int = 8
     particles: int = 150  # per island of the referee
+    proof_seconds: float = 10.0  # for a proof before sampling, and as long for one where no violation was found
 
     def __post_init__(self) -> None:
         if not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
+        if not self.proof_seconds >= 0:
+            raise InputError(f"proof_seconds must not be negative, got {self.proof_seconds}")
 
     def run(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
         results: list[Estimate | None] = [None] * len(batch)

@@ -52,6 +52,10 @@ class Budget:
     def late(self) -> bool:
         return self.timeout is not None and self.seconds > self.timeout
 
+    @property
+    def left_seconds(self) -> float:
+        return math.inf if self.timeout is None else max(0.0, self.timeout - self.seconds)
+
     def left(self, spent: int) -> float:
         """Calls left to a problem that spent this many."""
         return math.inf if self.max_evaluations is None else self.max_evaluations - spent

@@ -35,8 +35,10 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 def _position_correlation(a: Tensor, b: Tensor) -> Tensor:
     mean = a.mean(1, keepdim=True)
-    centred = (a - mean).flatten(1)
-    return torch.linalg.vecdot(centred, (b - mean).flatten(1)) / torch.linalg.vecdot(centred, centred).clamp_min(1e-30)
+    centred = a - mean
+    shared: Tensor = torch.linalg.vecdot(centred.flatten(1), (b - mean).flatten(1))
+    own: Tensor = torch.linalg.vecdot(centred.flatten(1), centred.flatten(1))
+    return shared / own.clamp_min(1e-30)
 
 
 def _by_problem(batch: Batch, value: Tensor, n: int) -> tuple[Tensor, Tensor]:

@@ -215,7 +215,7 @@ class _Populations:
             with torch.no_grad():
                 x = part.take(rows).inputs.from_normal(x)
         x, best = x.cpu(), best.cpu()
-        for r, (count, survivors) in enumerate(zip(counts, position[hit].split(counts), strict=True)):
+        for r, (count, survivors) in enumerate(zip(counts, torch.split(position[hit], counts), strict=True)):
             # Copies: a slice would keep the whole stack of all populations alive.
             yield survivors.clone(), Witnesses(x[r, :count].clone(), best[r, :count].clone())
 

@@ -172,7 +172,7 @@ def adapt(model: Any) -> InputModel:
     if missing:
         raise InputError(
             f"the input model {type(model).__name__} has no {' and no '.join(missing)}; it needs "
-            "sample(n) -> (n, *event) and log_density(x) -> (n,), or be one of Box, LpBall, Gaussian, TruncatedGaussian, Mixture"
+            "sample(n) -> (n, *event) and log_density(x) -> (n,), or be one of the models of rarely.inputs"
         )
     shape = getattr(model, "event_shape", None)
     if shape is None:

@@ -52,12 +52,14 @@ class State:
         return self._change(lambda value: value[index], tuple(spec.name for spec in fields(self)))
 
     def accept(self, proposal: State, ok: Tensor) -> State:
-        """The proposal where `ok` (B, N), the old state elsewhere; step sizes stay."""
+        """The proposal where `ok` (B, N), the old state elsewhere; step sizes stay. Uses the proposal up."""
         changes = {}
         for name in ("position", "score", "gradient", "log_density"):
             old, new = getattr(self, name), getattr(proposal, name)
             if old is not None and new is not None:
-                changes[name] = torch.where(ok.reshape(*ok.shape, *([1] * (old.ndim - 2))), new, old)
+                # Positions are the kernel's own and large: the proposal's memory is used again.
+                out = new if name == "position" and new.is_contiguous() else None
+                changes[name] = torch.where(ok.reshape(*ok.shape, *([1] * (old.ndim - 2))), new, old, out=out)
         return replace(self, **changes)
 
     @staticmethod

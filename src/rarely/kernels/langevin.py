@@ -15,7 +15,7 @@ from rarely.rng import Rng
 
 @dataclass(frozen=True)
 class Langevin:
-    """z' = rho z + sqrt(1 - rho^2) (xi + drift n(z)), n the unit gradient of the score.
+    """z' = rho z + beta (xi + drift beta n(z)), rho^2 + beta^2 = 1, n the unit gradient of the score.
 
     Inside {score > level} the log-density of the target has no slope but the normal's, which pCN follows already; what
     stops a step is the boundary. The drift leans away from it, and the Metropolis ratio of the two proposal densities
@@ -25,7 +25,7 @@ class Langevin:
     scale: float = 0.3
     target: float = 0.5
     rate: float = 0.4
-    drift: float = 0.5
+    drift: float = 1.0  # in units of the step, so that small steps are accepted
 
     space: Literal["normal"] = "normal"
     adapts: Literal["step"] = "step"
@@ -41,11 +41,11 @@ class Langevin:
         assert state.gradient is not None
         beta = state.scale.unsqueeze(-1)
         rho = torch.sqrt(1 - beta * beta)
-        push = self.drift * _unit(state.gradient)
+        push = self.drift * beta * _unit(state.gradient)
         noise = rng.normal(state.position.shape, state.position.dtype) + push
         z = rho * state.position + beta * noise
         score, gradient = batch.gradient_normal(z)
-        back_push, back_noise = self.drift * _unit(gradient), (state.position - rho * z) / beta
+        back_push, back_noise = self.drift * beta * _unit(gradient), (state.position - rho * z) / beta
         # log q(z | z') - log q(z' | z) against the normal reference.
         log_ratio = _tilt(back_push, back_noise) - _tilt(push, noise)
         u = rng.uniform(score.shape, score.dtype)

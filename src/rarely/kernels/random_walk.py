@@ -12,7 +12,7 @@ from torch.special import ndtr
 from rarely.errors import InputError
 from rarely.inputs.base import event_dims
 from rarely.kernels.base import State, passes
-from rarely.normal import truncated_quantile
+from rarely.normal import draw, truncated_quantile
 from rarely.problem import Batch
 from rarely.rng import Rng
 
@@ -93,16 +93,18 @@ def _uniform(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng) -> tuple
     A fixed coordinate (r = 0) stays, and both lengths are the same smallest one.
     """
     a, b = _cut(x, r, low, high)
-    u = rng.uniform(x.shape, x.dtype)
+    u = draw(rng, x.shape, x.dtype, uniform=True)
     y = torch.clamp(torch.lerp(a, b, u, out=u), a, b, out=u)
-    forward = b.sub_(a).clamp_min_(1e-30)
-    a, b = _cut(y, r, low, high)
-    return y, forward, b.sub_(a).clamp_min_(1e-30)
+    return y, _uniform_length(a, b), _uniform_length(*_cut(y, r, low, high))
 
 
 def _cut(x: Tensor, r: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     a, b = x - r, x + r
     return torch.maximum(a, low, out=a), torch.minimum(b, high, out=b)
+
+
+def _uniform_length(a: Tensor, b: Tensor) -> Tensor:
+    return b.sub_(a).clamp_min_(1e-30)
 
 
 def _gaussian(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng, bounded: bool) -> Tensor:

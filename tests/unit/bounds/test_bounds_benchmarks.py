@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from rarely.bounds import Uniform, decide_boxes, probability_bounds
+from rarely.bounds import Uniform, bracket, decide_boxes
 
 pytestmark = pytest.mark.slow
 
@@ -41,14 +41,14 @@ def test_every_collision_detection_property_is_decided_in_half_a_minute(collisio
         assert verdict.status == ("proved" if "UNSAT" in name else "violated"), name
 
 
-def test_probability_bounds_contain_the_references_within_a_factor_of_two(collision, data_folder):
+def test_bracket_contain_the_references_within_a_factor_of_two(collision, data_folder):
     with open(data_folder.parent / "reference" / "collision_detection_log_prob.csv") as file:
         references = list(csv.DictReader(file))
     tight = 0
     for row in references:
         problem = collision[row["file"]]
         low, high, A, b = _case(problem)
-        *_, found = probability_bounds(problem.network, Uniform(low, high), [(A, b)], 60.0, gap=0.69)
+        *_, found = bracket(problem.network, Uniform(low, high), [(A, b)], 60.0, gap=0.69)
         truth, sd = float(row["log_prob"]), float(row["log_prob_sd"])
         assert found.log_lower <= truth + 5 * sd, row["file"]
         assert found.log_upper >= truth - 5 * sd, row["file"]

@@ -10,13 +10,13 @@ import torch
 from scipy import stats
 from torch import nn
 
-from rarely.bounds import Gaussian, Uniform, probability_bounds
+from rarely.bounds import Gaussian, Uniform, bracket
 from rarely.bounds.volume import fraction_above
 from rarely.errors import InputError
 
 
 def _last(module, law, outputs, timeout=2.0, **options):
-    items = list(probability_bounds(module, law, outputs, timeout, **options))
+    items = list(bracket(module, law, outputs, timeout, **options))
     for before, after in itertools.pairwise(items):
         assert after.log_lower >= before.log_lower
         assert after.log_upper <= before.log_upper

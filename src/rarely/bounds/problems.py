@@ -1,0 +1,184 @@
+"""Proofs for problems: from a network, a property and an input model to regions and polytopes, and back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rarely.bounds.crown import linear_bounds
+from rarely.bounds.decide import decide_balls, decide_boxes
+from rarely.bounds.graph import Unprovable
+from rarely.bounds.measure import Gaussian as GaussianLaw
+from rarely.bounds.measure import Law, Uniform
+from rarely.bounds.probability import ProbabilityBounds, bracket
+from rarely.bounds.region import Box as BoxRegion
+from rarely.bounds.spec import Polytope, spec_of
+from rarely.bounds.trace import build
+from rarely.bounds.verdict import Verdict
+from rarely.inputs import Box, Gaussian, InputModel, LpBall, TruncatedGaussian
+from rarely.problem import Problem
+from rarely.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
+
+_MAX_POLYTOPES = 1000
+_SEARCHED = 8  # dimensions up to which a quick proof may split the input region
+_QUICK_ROWS = 512  # neurons of a layer that a quick proof bounds by CROWN; wider layers get intervals
+_NO_WITNESS = "a violation in the bounding box of the inputs, not among the inputs themselves"
+
+
+def polytopes(prop: Property, outputs: int) -> list[Polytope]:
+    """The violating outputs as a union of {y : A y <= b}, or Unprovable."""
+    eye = torch.eye(outputs, dtype=torch.float64)
+    if isinstance(prop, Misclassification) and prop.label is not None:
+        label = int(prop.label)
+        return [((eye[label] - eye[i])[None], torch.zeros(1).double()) for i in range(outputs) if i != label]
+    if isinstance(prop, Targeted):
+        return [((eye[int(prop.label)] - eye[int(prop.target)])[None], torch.zeros(1).double())]
+    if isinstance(prop, LinearConstraint):
+        rows = [torch.isfinite(b) for b in prop.b]  # infinite bounds only pad
+        return [(A[keep].double(), b[keep].double()) for A, b, keep in zip(prop.A, prop.b, rows, strict=True)]
+    if isinstance(prop, Either):
+        return polytopes(prop.left, outputs) + polytopes(prop.right, outputs)
+    if isinstance(prop, Both):
+        left, right = polytopes(prop.left, outputs), polytopes(prop.right, outputs)
+        if len(left) * len(right) > _MAX_POLYTOPES:
+            raise Unprovable(f"the property has more than {_MAX_POLYTOPES} alternatives")
+        return [(torch.cat([a, c]), torch.cat([b, d])) for a, b in left for c, d in right]
+    raise Unprovable(f"a property of kind {type(prop).__name__} is not a union of linear constraints on the outputs")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A problem as bounds see it."""
+
+    module: nn.Module
+    low: Tensor  # (*event) box around all inputs
+    high: Tensor
+    outputs: list[Polytope]
+    ball: tuple[Tensor, float] | None  # centre and radius of an l2 ball of inputs
+    exact: bool  # whether every point of the region is an input that the model can draw
+
+    @classmethod
+    def of(cls, problem: Problem) -> Question:
+        """Read a problem, or say with Unprovable why it cannot be bounded."""
+        module, model = problem.network, problem.inputs
+        if not isinstance(module, nn.Module):
+            raise Unprovable("the network is a black box, not a torch module")
+        if model.support is None or not isinstance(model, Box | LpBall | TruncatedGaussian):
+            raise Unprovable(f"inputs of kind {type(model).__name__} are not confined to a box or a ball")
+        low, high = model.support
+        if not bool(torch.isfinite(low).all() & torch.isfinite(high).all()):
+            raise Unprovable("the inputs are not bounded")
+        with torch.no_grad(), problem.adapted.evaluating():
+            width = module(low.unsqueeze(0).to(problem.adapted.dtype)).flatten(1).shape[1]
+        ball = (model.middle, float(model.radius)) if isinstance(model, LpBall) and model.norm == 2 else None
+        exact = not isinstance(model, LpBall) or model.norm == math.inf or (ball is not None and not model.cut)
+        return cls(module, low, high, polytopes(problem.property, width), ball, exact)
+
+
+def prove(problem: Problem, timeout: float = 60.0) -> Verdict:
+    """Prove that no input violates the property, or find one that does, or give up after `timeout` seconds.
+
+    "proved" is about the network in real arithmetic; a "violated" witness was replayed by the network itself. What
+    cannot be bounded (an unknown operator, an unbounded input model) is "unknown" with the reason.
+    """
+    try:
+        question = Question.of(problem)
+        with problem.adapted.evaluating():
+            if question.ball is not None:
+                centre, radius = question.ball
+                radii = torch.tensor([radius], dtype=torch.float64)
+                (verdict,) = decide_balls(question.module, centre[None], radii, question.outputs, timeout)
+            else:
+                low, high = question.low[None], question.high[None]
+                (verdict,) = decide_boxes(question.module, low, high, question.outputs, timeout)
+    except Unprovable as reason:
+        return Verdict("unknown", math.inf, 0, reason=str(reason))
+    if verdict.status == "violated" and not _possible(problem, verdict):
+        return Verdict("unknown", math.inf, verdict.boxes, reason=_NO_WITNESS)
+    return verdict
+
+
+def _possible(problem: Problem, verdict: Verdict) -> bool:
+    """Whether the witness is an input that the model can draw: a cut ball is proved by way of a larger region."""
+    assert verdict.witness is not None
+    point = verdict.witness.unsqueeze(0).to(problem.adapted.dtype)
+    return float(problem.inputs.log_density(point)) > -math.inf and float(problem.score(point)) >= 0
+
+
+def prove_quickly(problems: Sequence[Problem], seconds: float) -> list[Verdict | None]:
+    """Verdicts that cost next to nothing: one bound each, and in few dimensions branch and bound for `seconds`.
+
+    None where there is no verdict. Problems that share a network are bounded as one batch.
+    """
+    verdicts: list[Verdict | None] = [None] * len(problems)
+    groups: dict[tuple[int, tuple[tuple[int, ...], ...]], list[int]] = {}
+    questions: dict[int, Question] = {}
+    for i, problem in enumerate(problems):
+        try:
+            questions[i] = question = Question.of(problem)
+        except Unprovable:
+            continue
+        shape = tuple(tuple(A.shape) for A, _ in question.outputs)
+        groups.setdefault((id(problem.network), (tuple(question.low.shape), *shape)), []).append(i)
+    deadline = time.monotonic() + seconds
+    for rows in groups.values():
+        try:
+            answers = _quick([questions[i] for i in rows], deadline)
+        except Unprovable:
+            continue
+        for i, verdict in zip(rows, answers, strict=True):
+            verdicts[i] = verdict
+    return verdicts
+
+
+def _quick(questions: Sequence[Question], deadline: float) -> list[Verdict | None]:
+    low, high = (torch.stack([getattr(q, side) for q in questions]).double() for side in ("low", "high"))
+    parts = range(len(questions[0].outputs))
+    outputs = [tuple(torch.stack([q.outputs[p][k] for q in questions]) for k in (0, 1)) for p in parts]
+    module = questions[0].module
+    if low[0].numel() <= _SEARCHED:
+        found = decide_boxes(module, low, high, [(A, b) for A, b in outputs], max(0.0, deadline - time.monotonic()))
+        return [v if v.status == "proved" else None for v in found]
+    graph = build(module, tuple(low.shape[1:]))
+    spec = spec_of([(A, b) for A, b in outputs], graph.classes, len(questions), low.device)
+    bound = linear_bounds(graph, BoxRegion(low, high), spec.C, spec.d, rows=_QUICK_ROWS).lower
+    # A polytope is out of reach when one of its rows A y - b is positive on the whole region.
+    reach = -spec.by_polytope(bound)
+    worst = reach.amax(1).tolist()
+    return [Verdict("proved", w, 1) if w < 0 else None for w in worst]
+
+
+def probability_bounds(problem: Problem, timeout: float = 60.0, gap: float = 0.05) -> Iterator[ProbabilityBounds]:
+    """Ever tighter rigorous bounds on log P(violation), until they are within `gap` or time is up.
+
+    For uniform inputs in a box and independent Gaussians (truncated or not); any other model, or a network that cannot
+    be bounded, gives the one trivial item 0 <= P <= 1.
+    """
+    try:
+        law, module = _law(problem.inputs), problem.network
+        if not isinstance(module, nn.Module):
+            raise Unprovable("the network is a black box, not a torch module")
+        with torch.no_grad(), problem.adapted.evaluating():
+            at = problem.inputs.center.unsqueeze(0).to(problem.adapted.dtype)
+            width = module(at).flatten(1).shape[1]
+        outputs = polytopes(problem.property, width)
+    except Unprovable:
+        yield ProbabilityBounds(-math.inf, 0.0, 0, 0.0)
+        return
+    with problem.adapted.evaluating():
+        yield from bracket(module, law, outputs, timeout, gap=gap)
+
+
+def _law(model: InputModel) -> Law:
+    if isinstance(model, Box) or (isinstance(model, LpBall) and model.norm == math.inf):
+        return Uniform(model.low.double(), model.high.double())
+    if isinstance(model, Gaussian) and model.independent and bool((model.std > 0).all()):
+        return GaussianLaw(model.mean.double(), model.std.double())
+    if isinstance(model, TruncatedGaussian):
+        return GaussianLaw(model.mean.double(), model.std.double(), model.low.double(), model.high.double())
+    raise Unprovable(f"no exact masses of boxes are known for inputs of kind {type(model).__name__}")

@@ -1,0 +1,34 @@
+"""`rarely certify` end to end: verdicts, exit codes, the witness file."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from rarely.demo import assets
+
+
+def test_accepts_by_proof(rarely):
+    done = rarely("certify", assets() / "cruise.onnx", assets() / "brake-25m-fast.vnnlib", "--p-max", "1e-9")
+    assert "accepted: by proof" in done.stdout
+
+
+def test_accepts_and_rejects_around_the_probability(rarely, tmp_path):
+    files = (assets() / "cruise.onnx", assets() / "brake-30m.vnnlib")  # p is 1.7e-8
+    out = tmp_path / "gate.json"
+    rarely("certify", *files, "--p-max", "1e-6", "--json", out)
+    assert json.loads(out.read_text())["verdict"] == "accepted"
+    witness = tmp_path / "w.npz"
+    rarely("certify", *files, "--p-max", "1e-9", "--witness", witness, code=1)
+    assert (np.load(witness)["scores"] >= 0).all()
+
+
+def test_undecided_has_its_own_code(rarely):
+    files = (assets() / "signs.onnx", assets() / "square-noise.vnnlib")  # p is 9e-8, in 400 dimensions
+    rarely("certify", *files, "--p-max", "9e-8", "--timeout", "1", "--max-evaluations", "3000", code=3)
+
+
+def test_a_bad_threshold_is_an_error(rarely):
+    done = rarely("certify", assets() / "cruise.onnx", assets() / "brake-30m.vnnlib", "--p-max", "2", code=2)
+    assert "p_max" in done.stderr

@@ -1,0 +1,171 @@
+"""What `Auto` does with black boxes, missing maps, budgets, batches and several ways to fail."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import Tensor, nn
+
+from rarely import Auto, Gaussian, LineSampling, Misclassification, Outcome, Problem, estimate
+from rarely.errors import InputError
+
+PILOT = 1000
+
+
+def plane(d: int, threshold: float) -> Problem:
+    return Problem(lambda x: x, lambda x, y: y[:, 0] - threshold, Gaussian(torch.zeros(d), 1.0))
+
+
+def test_a_common_event_is_finished_by_monte_carlo() -> None:
+    result = estimate(plane(3, 2.0), Auto())
+    assert [report.method for report in result.methods] == ["Monte Carlo"]
+    assert stats.norm.logsf(2.0) in result.interval
+    assert result.log_prob_std < 0.1
+
+
+def test_a_black_box_is_done_without_gradients() -> None:
+    def network(x: np.ndarray) -> np.ndarray:
+        assert isinstance(x, np.ndarray)
+        return x[:, :1]
+
+    problem = Problem(network, lambda x, y: y[:, 0] - 4.5, Gaussian(torch.zeros(20), 1.0))
+    results = estimate([problem] * 3, Auto(), seed=1)
+    for result in results:
+        assert result.gradients == 0
+        assert result.outcome is Outcome.VIOLATED
+        assert abs(result.log_prob - stats.norm.logsf(4.5)) < 5 * result.log_prob_std
+        assert result.log_prob_std < 0.2
+        assert {report.method for report in result.methods} <= {"splitting", "larger splitting"}
+
+
+class Uniform:
+    """An input model that maps from nothing."""
+
+    def sample(self, n: int) -> Tensor:
+        return torch.rand(n, 2)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return torch.where(((x >= 0) & (x <= 1)).all(1), 0.0, -torch.inf)
+
+
+def test_without_a_map_the_random_walk_is_left() -> None:
+    problem = Problem(lambda x: x.sum(1, keepdim=True), lambda x, y: y[:, 0] - 1.99, Uniform())
+    result = estimate(problem, Auto())
+    assert [report.method for report in result.methods] == ["splitting by random walk"]
+    assert abs(result.log_prob - math.log(5e-5)) < 5 * result.log_prob_std
+    with pytest.raises(InputError, match="Splitting"):
+        estimate(problem, LineSampling())
+
+
+BUDGET_PROBLEMS = {
+    "half-space d=2": plane(2, 4.3),
+    "half-space d=100": plane(100, 4.8),
+    "four modes": Problem(lambda x: x, lambda x, y: y[:, :4].amax(1) - 4.2, Gaussian(torch.zeros(20), 1.0)),
+    "shell": Problem(lambda x: x, lambda x, y: y.norm(dim=1) - 8.1, Gaussian(torch.zeros(20), 1.0)),
+    "step": Problem(lambda x: x, lambda x, y: torch.where(y[:, 0] > 3.7, 1.0, -1.0), Gaussian(torch.zeros(3), 1.0)),
+    "impossible": Problem(lambda x: x, lambda x, y: -1 - y[:, 0].square(), Gaussian(torch.zeros(12), 1.0)),
+}
+
+
+@pytest.mark.parametrize("problem", BUDGET_PROBLEMS.values(), ids=BUDGET_PROBLEMS.keys())
+@pytest.mark.parametrize("limit", [1, 50, 500, 3000, 10_000, 20_000, 40_000])
+def test_the_budget_holds_for_all_methods_together(problem: Problem, limit: int) -> None:
+    result = estimate(problem, Auto(), max_evaluations=limit)
+    assert result.calls <= limit
+    pilot = result.calls - sum(report.calls for report in result.methods)
+    assert pilot == min(PILOT, max(1, limit // 2))
+
+
+def test_a_budget_that_suffices_is_used_well() -> None:
+    result = estimate(plane(100, 4.8), Auto(), max_evaluations=30_000)
+    assert result.outcome is Outcome.VIOLATED
+    assert result.log_prob == pytest.approx(stats.norm.logsf(4.8), abs=0.05)
+
+
+def test_reports_say_what_each_method_cost_and_said() -> None:
+    result = estimate(plane(30, 5.0), Auto())
+    assert [report.method for report in result.methods] == ["splitting", "line sampling"]
+    assert sum(report.calls for report in result.methods) + PILOT == result.calls
+    split, lines = result.methods
+    assert abs(split.log_prob - lines.log_prob) < 5 * split.log_prob_std
+    assert lines.log_prob == pytest.approx(result.log_prob)
+    assert len(result.levels) > 3
+    assert len(result.witnesses) > 0
+
+
+def test_different_problems_in_a_batch_are_answered_like_single_ones() -> None:
+    network = nn.Linear(30, 2, bias=False)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.weight[0, 0] = network.weight[1, 1] = 1.0
+    network.eval()
+
+    def make(threshold: float, curvature: float) -> Problem:
+        def score(x: Tensor, y: Tensor) -> Tensor:
+            return y[:, 0] - threshold - curvature * x[:, 1:20].square().sum(1)
+
+        return Problem(network, score, Gaussian(torch.zeros(30), 1.0))
+
+    curved, rarer, common = make(4.0, 0.02), make(6.0, 0.0), make(1.0, 0.0)
+    alone = estimate([curved] * 8, Auto(), seed=3)
+    mixed = estimate([rarer, *[curved] * 8, common], Auto(), seed=4)
+    a, b = (np.array([r.log_prob for r in results]) for results in (alone, mixed[1:-1]))
+    error = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 8)
+    assert abs(a.mean() - b.mean()) < 5 * error
+    assert mixed[0].log_prob == pytest.approx(stats.norm.logsf(6.0), abs=0.05)
+    assert mixed[-1].methods[0].method == "Monte Carlo"
+    assert {r.methods[-1].method for r in alone} == {r.methods[-1].method for r in mixed[1:-1]}
+
+
+def test_double_precision_goes_through_every_method() -> None:
+    for problem, method in ((plane(40, 5.0), "line sampling"), (plane(3, 5.0), "importance sampling")):
+        result = estimate(problem, Auto(), dtype=torch.float64)
+        assert result.provenance["dtype"] == "float64"
+        assert result.witnesses.inputs.dtype == torch.float64
+        assert result.methods[-1].method == method
+        assert result.log_prob == pytest.approx(stats.norm.logsf(5.0), abs=0.1)
+
+
+def two_rivals(d: int, rho: float, b1: float, b2: float) -> tuple[Problem, float, float, float]:
+    """Class 0 scores 0, classes 1 and 2 score a.x - b1 and c.x - b2 with a.c = rho: P, P(class 1), P(class 2).
+
+    P(another class wins) = P(u > b1 or v > b2) for normals u, v of correlation rho, by quadrature over u.
+    """
+    network = nn.Linear(d, 3)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.weight[1, 0] = 1.0
+        network.weight[2, 0], network.weight[2, 1] = rho, math.sqrt(1 - rho * rho)
+        network.bias.copy_(torch.tensor([0.0, -b1, -b2]))
+
+    def joint(u: float) -> float:
+        return float(stats.norm.pdf(u) * stats.norm.sf((b2 - rho * u) / math.sqrt(1 - rho * rho)))
+
+    both = integrate.quad(joint, b1, b1 + 10, epsabs=1e-18)[0]
+    one, two = float(stats.norm.sf(b1)), float(stats.norm.sf(b2))
+    problem = Problem(network.eval(), Misclassification(0), Gaussian(torch.zeros(d), 1.0))
+    return problem, math.log(one + two - both), math.log(one), math.log(two)
+
+
+@pytest.mark.parametrize("rho", [-0.5, 0.3, 0.9])
+def test_two_competitive_classes(rho: float) -> None:
+    problem, exact, first, _ = two_rivals(50, rho, 4.0, 4.05)
+    assert exact - first > 0.25, "one class alone is far from the sum"
+    results = estimate([problem] * 5, Auto(), seed=5)
+    for result in results:
+        assert result.outcome is Outcome.VIOLATED
+        assert result.methods[-1].method == "line sampling"
+        assert result.log_prob == pytest.approx(exact, abs=5 * result.log_prob_std)
+    mean = math.log(np.mean([result.prob for result in results]))
+    assert mean == pytest.approx(exact, abs=0.1)
+    classes = problem.adapted.call(results[0].witnesses.inputs).argmax(1)
+    assert {1, 2} <= set(classes.tolist())
+
+
+def test_auto_refuses_senseless_settings() -> None:
+    with pytest.raises(InputError, match="target_error"):
+        Auto(target_error=-1.0)
