@@ -23,11 +23,12 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# One thread per worker: two workers with two threads each wait for each other most of the time on two cores.
 unit: setup
-	$(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 slow: setup
-	$(BIN)/pytest -n 2 --dist worksteal -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 clean:
 	rm -rf .venv build dist rarely-demo
