@@ -60,7 +60,7 @@ class Running:
         batches = self.execution.place([self.problems[row] for row in open_rows])[0] if open_rows else []
         for batch in batches:
             budget = Budget(self.max_evaluations, self.timeout)
-            with batch.network.evaluating():
+            with self.execution.running(), batch.network.evaluating():
                 run = self.estimator.run(batch, rng, self.confidence, budget)
                 while True:
                     try:

@@ -3,50 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
-import weakref
-from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from rarely.rng import Rng
-
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
-_FAR = 1e38
-
-
-_LANES = 4
-_LARGE = 2**20
-_streams: weakref.WeakKeyDictionary[Rng, list[Rng]] = weakref.WeakKeyDictionary()
-
-
-def draw(rng: Rng, shape: Sequence[int], dtype: torch.dtype, uniform: bool = False) -> Tensor:
-    """Standard normals, or uniforms on [0, 1). Many on a CPU come from several streams of `rng`, one thread to each.
-
-    torch draws on one thread only, which costs more than half of what a small network does. The streams do not depend
-    on the number of threads: the same seed and shapes give the same bits.
-    """
-    count = math.prod(shape)
-    if rng.device.type != "cpu" or count < _LARGE:
-        return rng.uniform(shape, dtype) if uniform else rng.normal(shape, dtype)
-    if rng not in _streams:
-        _streams[rng] = [rng.spawn() for _ in range(_LANES)]
-    out = torch.empty(tuple(shape), dtype=dtype)
-    parts = zip(torch.tensor_split(out.view(-1), _LANES), _streams[rng], strict=True)
-    tasks = [partial(p.uniform_ if uniform else p.normal_, generator=stream.generator) for p, stream in parts]
-    if torch.get_num_threads() == 1:
-        for task in tasks:
-            task()
-        return out
-    threads = [threading.Thread(target=task) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return out
+_FAR = 1e38  # what pushes any z of float32 past any bound
 
 
 def lower_tail(z: Tensor) -> Tensor:

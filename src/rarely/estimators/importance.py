@@ -12,6 +12,7 @@ from torch import Tensor
 from rarely.errors import InputError
 from rarely.estimators.base import Budget, Progress, Run, gather_witnesses, make_estimate
 from rarely.estimators.mixture_fit import NormalMixture, fit_mixture
+from rarely.estimators.roots import gradient_starts, search_directions
 from rarely.estimators.splitting import Splitting
 from rarely.intervals import modelled_interval, replicate_interval
 from rarely.problem import Batch
@@ -21,6 +22,7 @@ from rarely.rng import Rng
 _GROUPS = 16  # independent groups of samples whose means give the interval
 _MAX_PARETO = 0.7  # Vehtari et al. 2024: above it the weights have no usable variance
 _REFITS, _GOOD_FIT = 3, 0.3  # at most so many refits, until this share of the violating samples is effective
+_PROBABLE = 0.2  # share of the first proposal that stands at most probable points
 _SUBSPACE = 8  # directions of the failure-informed subspace in high dimension
 
 
@@ -30,7 +32,8 @@ class ImportanceSampling:
 
     In low dimension the mixture lives in all of z-space; in high dimension in the subspace that the gradients of the
     score at violating points span (failure-informed; Uribe et al. 2021), with the normal law left as it is in the
-    complement. Violating points come from a splitting run. Cross-entropy refits follow. Effective sample size and
+    complement. Violating points come from a splitting run; where there are gradients the first proposal also stands at
+    most probable points. Cross-entropy refits follow. Effective sample size and
     the Pareto index of the weights decide whether the number is reported as one to trust.
     """
 
@@ -79,6 +82,8 @@ class ImportanceSampling:
     def _one(self, part: Batch, points: Tensor, rng: Rng, confidence: float, budget: Budget) -> Estimate:
         basis = _basis(part, points)
         proposal = fit_mixture(points @ basis, None, rng)
+        if part.network.differentiable:
+            proposal = proposal.joined(probable_points(part, rng) @ basis, _PROBABLE)
         for _ in range(_REFITS):  # cross-entropy: fit again to what the proposal found, by weight
             z, log_w, scores = self._draw(part, proposal, basis, rng)
             hit = scores >= 0
@@ -131,6 +136,14 @@ class ImportanceSampling:
             part, 0, budget, confidence, Outcome.VIOLATED if reliable else Outcome.STALLED,
             log_prob, std, low, high, upper, witnesses, notes=tuple(notes),
         )  # fmt: skip
+
+
+def probable_points(part: Batch, rng: Rng) -> Tensor:
+    """Most probable points of the violating region, (n, d): where searched directions enter it; n may be 0."""
+    found = search_directions(part, gradient_starts(part, 8, rng), 6)
+    alpha, distance = found.alpha[0], found.distance[0]
+    near = distance < distance.min() + 1.0
+    return alpha[near] * distance[near].unsqueeze(1) if bool(torch.isfinite(distance).any()) else alpha[:0]
 
 
 def effective_size(log_w: Tensor) -> float:

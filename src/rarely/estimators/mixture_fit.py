@@ -27,6 +27,19 @@ class NormalMixture:
         noise = rng.normal((n, self.means.shape[1]), self.means.dtype)
         return self.means[which] + (self.factors[which] @ noise.unsqueeze(-1)).squeeze(-1)
 
+    def joined(self, centres: Tensor, share: float) -> NormalMixture:
+        """With standard normals at `centres` (n, d), which take `share` of the whole."""
+        n, d = centres.shape
+        if n == 0:
+            return self
+        eye = torch.eye(d, dtype=centres.dtype, device=centres.device).expand(n, d, d)
+        even = self.log_shares.new_full((n,), math.log(share / n))
+        return NormalMixture(
+            torch.cat([self.log_shares + math.log1p(-share), even]),
+            torch.cat([self.means, centres]),
+            torch.cat([self.factors, eye]),
+        )
+
     def log_density(self, v: Tensor) -> Tensor:
         """(n,) in float64."""
         offset = v.unsqueeze(0).double() - self.means.unsqueeze(1).double()  # (C, n, d)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rarely.errors import InputError
 from rarely.kernels.base import State, normal_init, nudge, passes
-from rarely.normal import draw
 from rarely.problem import Batch
 from rarely.rng import Rng
 
@@ -56,7 +55,7 @@ class PCN:
 
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         beta = (state.scale.unsqueeze(-1) * (1.0 if state.unit is None else state.unit)).clamp_max(1.0)
-        noise = draw(rng, state.position.shape, state.position.dtype)
+        noise = rng.normal(state.position.shape, state.position.dtype)
         z = noise.mul_(beta).addcmul_(state.position, torch.sqrt(1 - beta * beta))
         score = batch.score_normal(z)
         ok = passes(score, level, strict)

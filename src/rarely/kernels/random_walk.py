@@ -12,7 +12,7 @@ from torch.special import ndtr
 from rarely.errors import InputError
 from rarely.inputs.base import event_dims
 from rarely.kernels.base import State, passes
-from rarely.normal import draw, truncated_quantile
+from rarely.normal import truncated_quantile
 from rarely.problem import Batch
 from rarely.rng import Rng
 
@@ -93,7 +93,7 @@ def _uniform(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng) -> tuple
     A fixed coordinate (r = 0) stays, and both lengths are the same smallest one.
     """
     a, b = _cut(x, r, low, high)
-    u = draw(rng, x.shape, x.dtype, uniform=True)
+    u = rng.uniform(x.shape, x.dtype)
     y = torch.clamp(torch.lerp(a, b, u, out=u), a, b, out=u)
     return y, _uniform_length(a, b), _uniform_length(*_cut(y, r, low, high))
 

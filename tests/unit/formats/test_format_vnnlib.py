@@ -236,9 +236,7 @@ def expressions(letter: str) -> st.SearchStrategy:
 
 
 def atoms(letter: str) -> st.SearchStrategy:
-    return st.tuples(
-        st.sampled_from(["<=", ">=", "<", ">", "="]), st.tuples(expressions(letter), expressions(letter))
-    )
+    return st.tuples(st.sampled_from(["<=", ">=", "<", ">", "="]), st.tuples(expressions(letter), expressions(letter)))
 
 
 formulas = st.recursive(
