@@ -237,7 +237,7 @@ class _Case:
         assert self.split is not None
         wanted = min((self.split.log_prob_std / (0.75 * target)) ** 2, float(_MAX_FACTOR))
         affordable = left / max(1, self.split_calls)
-        power = math.floor(math.log2(max(min(2.0 ** math.ceil(math.log2(max(wanted, 2.0))), affordable), 0.5)))
+        power = math.floor(math.log2(max(min(2.0 ** round(math.log2(max(wanted, 2.0))), affordable), 0.5)))
         return int(2.0**power)
 
     def lost(self) -> bool:

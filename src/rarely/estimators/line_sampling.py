@@ -43,7 +43,7 @@ class LineSampling:
     chains: int = 16
     length: int = 5
     replicates: int = 8
-    growth: int = 8  # the second round is at most this many times the first
+    growth: int = 6  # the second round is at most this many times the first
 
     def __post_init__(self) -> None:
         if not self.target_error > 0:
