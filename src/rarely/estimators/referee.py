@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rarely.estimators.line_sampling import Answer, Line, stack_lines
+from rarely.estimators.line_sampling import Answer
+from rarely.estimators.lines import Line, stack_lines
 from rarely.estimators.tempering import evaluate
 from rarely.problem import Batch
 

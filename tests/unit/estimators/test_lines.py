@@ -12,7 +12,8 @@ from scipy import stats
 from torch import Tensor
 
 from rarely import Execution, Gaussian, LineSampling, Outcome, Problem, estimate
-from rarely.estimators.line_sampling import Answer, Line, stack_lines
+from rarely.estimators.line_sampling import Answer
+from rarely.estimators.lines import Line, stack_lines
 from rarely.estimators.referee import unseen_share
 from rarely.estimators.roots import HIGH, LOW, find_roots, search_directions
 from rarely.estimators.tempering import Lines, temper
