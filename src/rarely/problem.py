@@ -217,19 +217,30 @@ class Batch:
         if not self.network.differentiable:
             raise InputError("this network is a black box: it has no gradients; use a gradient-free kernel such as PCN")
         self.counter.add(self.rows, 0, z.shape[1])
-        per = max(1, self.chunk // max(1, 2 * z.shape[0]))
+        per, start = max(1, self.chunk // max(1, 2 * z.shape[0])), 0
         scores, gradients = [], []
-        for start in range(0, z.shape[1], per):
-            with torch.enable_grad():
-                leaf = z[:, start : start + per].detach().requires_grad_()
-                x = self.inputs.from_normal(leaf)
-                y = self.network.call(x.flatten(0, 1))
-                s = self.property.score(x, y.reshape(*x.shape[:2], *y.shape[1:]))
-                # A score that is flat everywhere (a user's step function) is not connected to the input at all.
-                g = torch.autograd.grad(s.sum(), leaf)[0] if s.requires_grad else torch.zeros_like(leaf)
-            scores.append(s.detach())
-            gradients.append(g)
+        while start < z.shape[1]:
+            try:
+                score, gradient = self._gradient_piece(z[:, start : start + per])
+            except torch.OutOfMemoryError:
+                if per == 1:
+                    raise
+                per = per // 2
+                continue
+            start += per
+            scores.append(score)
+            gradients.append(gradient)
         return torch.cat(scores, 1), torch.cat(gradients, 1)
+
+    @torch.enable_grad()
+    def _gradient_piece(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = z.detach().requires_grad_()
+        x = self.inputs.from_normal(leaf)
+        y = self.network.call(x.flatten(0, 1))
+        s = self.property.score(x, y.reshape(*x.shape[:2], *y.shape[1:]))
+        # A score that is flat everywhere (a user's step function) is not connected to the input at all.
+        g = torch.autograd.grad(s.sum(), leaf)[0] if s.requires_grad else torch.zeros_like(leaf)
+        return s.detach(), g
 
 
 def make_batch(

@@ -144,8 +144,10 @@ def test_interrupt_prints_what_is_known(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rarely", "estimate", "slow.py:network", str(folder / "corner.vnnlib")]
     command += ["-e", "monte-carlo", "--samples", str(10**12)]
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # A shell that starts jobs in the background has them ignore SIGINT, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     deadline = time.monotonic() + 120
     while not (tmp_path / "running").exists():
         assert time.monotonic() < deadline

@@ -66,8 +66,9 @@ class Auto:
         self, batch: Batch, rng: Rng, confidence: float, budget: Budget, results: list[Estimate | None]
     ) -> Generator[Progress, None, Tensor]:
         """Finish common events by Monte Carlo; return the rows of the others."""
-        hits = (batch.score(batch.sample(self._pilot(budget), rng)) >= 0).sum(1)
-        common = (hits.double() >= _COMMON * _PILOT).cpu()
+        drawn = self._pilot(budget)
+        hits = (batch.score(batch.sample(drawn, rng)) >= 0).sum(1)
+        common = (hits >= max(2.0, _COMMON * drawn)).cpu()
         rows = common.nonzero().squeeze(1)
         if len(rows):
             samples = budget.max_evaluations or 100_000_000
@@ -83,9 +84,7 @@ class Auto:
     def _rare(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
         if batch.inputs.normal_dim is None:
             return (yield from self._without_map(batch, rng, confidence, budget))
-        referee = Splitting(
-            self.particles, 0.1, 1, log_p_min=self.log_p_min, islands=self.islands, keep="all",
-        )  # fmt: skip
+        referee = self._splitting(batch, 1)
         before = batch.counter.calls()[batch.rows]
         islands = yield from referee.populations(batch, rng, budget)
         cases = [
@@ -101,6 +100,12 @@ class Auto:
         yield from self._by_more_splitting(batch, cases, rng, confidence, budget)
         yield from self._by_chance(batch, cases, rng, confidence, budget)
         return [case.estimate(batch, confidence, budget) for case in cases]
+
+    def _splitting(self, batch: Batch, factor: int) -> Splitting:
+        """The referee, or `factor` times it; four times as large in few dimensions, where lost modes are the danger."""
+        low = (batch.inputs.normal_dim or 0) <= _LOW_DIMENSION
+        particles = self.particles * factor * (4 if low else 1)
+        return Splitting(particles, 0.1, 1, log_p_min=self.log_p_min, islands=self.islands, keep="all")
 
     def _without_map(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
         """No z-space: the paper's random walk is all there is."""
@@ -151,9 +156,7 @@ class Auto:
             if factor < 1:
                 continue
             part = batch.take(torch.tensor([case.row for case in group]))
-            larger = Splitting(
-                self.particles * factor, 0.1, 1, log_p_min=self.log_p_min, islands=self.islands, keep="all",
-            )  # fmt: skip
+            larger = self._splitting(part, factor)
             before = part.counter.calls()[part.rows]
             islands = yield from larger.populations(part, rng, budget)
             for row, (case, more, calls) in enumerate(zip(group, islands, _spent(part, before), strict=True)):
