@@ -175,7 +175,8 @@ class Auto:
         found = yield from plain.run(part, rng, confidence, budget)
         for case, estimate, calls in zip(todo, found, _spent(part, before), strict=True):
             case.reports.append(_report("Monte Carlo", estimate, int(calls)))
-            case.split = estimate
+            if int(calls):
+                case.split = estimate
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rarely.estimators.base import Budget, Progress, Run, gather_witnesses, make
 from rarely.estimators.mixture_fit import NormalMixture, fit_mixture
 from rarely.estimators.roots import gradient_starts, search_directions
 from rarely.estimators.splitting import Splitting
+from rarely.estimators.tempering import ROOT_CALLS
 from rarely.intervals import modelled_interval, replicate_interval
 from rarely.problem import Batch
 from rarely.result import Estimate, Outcome, Witnesses
@@ -69,7 +70,8 @@ class ImportanceSampling:
                 results.append(_nothing(batch, row, confidence, budget))
                 continue
             calls = int(batch.counter.calls()[int(batch.rows[row])])
-            samples = int(min(self.samples, budget.left(calls + 300) // 2)) // _GROUPS * _GROUPS  # 300: the gradients
+            gradients = 300 + 8 * 7 * (ROOT_CALLS + 3) if batch.network.differentiable else 0  # basis, probable points
+            samples = int(min(self.samples, budget.left(calls + gradients) // (_REFITS + 1))) // _GROUPS * _GROUPS
             if samples < 100:
                 results.append(_nothing(batch, row, confidence, budget))
                 continue
