@@ -65,9 +65,6 @@ class Rng:
         """A seed for a stream of its own."""
         return int(torch.randint(2**62, (), generator=self.generator, device=self.device))
 
-    def spawn(self) -> Rng:
-        return Rng(self.seed(), self.device)
-
     def globally(self, draw: Callable[[], T]) -> T:
         """Run code that draws from torch's global generator (a user's sampler), seeded by this one."""
         devices = [self.device] if self.device.type == "cuda" else []

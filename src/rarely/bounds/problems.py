@@ -60,7 +60,6 @@ class Question:
     high: Tensor
     outputs: list[Polytope]
     ball: tuple[Tensor, float] | None  # centre and radius of an l2 ball of inputs
-    exact: bool  # whether every point of the region is an input that the model can draw
 
     @classmethod
     def of(cls, problem: Problem) -> Question:
@@ -76,8 +75,7 @@ class Question:
         with torch.no_grad(), problem.adapted.evaluating():
             width = module(low.unsqueeze(0).to(problem.adapted.dtype)).flatten(1).shape[1]
         ball = (model.middle, float(model.radius)) if isinstance(model, LpBall) and model.norm == 2 else None
-        exact = not isinstance(model, LpBall) or model.norm == math.inf or (ball is not None and not model.cut)
-        return cls(module, low, high, polytopes(problem.property, width), ball, exact)
+        return cls(module, low, high, polytopes(problem.property, width), ball)
 
 
 def prove(problem: Problem, timeout: float = 60.0) -> Verdict:
