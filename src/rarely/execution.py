@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,9 +14,11 @@ from torch import Tensor
 from rarely.errors import InputError
 from rarely.networks.adapt import Network
 from rarely.problem import Batch, Counter, Problem, make_batch
+from rarely.rng import Rng
 
-_BYTES_PER_FORWARD = 8 * 2**20  # activations kept in flight on a CPU: what stays in the caches is fastest
+_BYTES_PER_FORWARD = 4 * 2**20  # activations kept in flight on a CPU: what stays in the caches is fastest
 _MIN_ROWS = 64
+_NUMBERS_AT_ONCE = 3e7  # of all particles of one batch: a few copies of them must fit into memory
 _SHORT = (torch.bfloat16, torch.float16)
 
 
@@ -84,6 +88,27 @@ class Execution:
         return batches, counter
 
 
+def devices() -> dict[str, str]:
+    """What a run can be placed on: the name to ask for, and what it is."""
+    found = {"cpu": f"cores: {os.cpu_count()}, threads of torch: {torch.get_num_threads()}"}
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found[f"cuda:{index}"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+    return found
+
+
+def fitting_batches(problems: Sequence[Problem], estimator: object) -> Iterator[list[int]]:
+    """Rows that share a network and whose particles fit into memory together."""
+    groups: dict[tuple[int, tuple[int, ...], int | None], list[int]] = {}
+    for row, problem in enumerate(problems):
+        model = problem.inputs
+        groups.setdefault((id(problem.network), tuple(model.event_shape), model.normal_dim), []).append(row)
+    particles = getattr(estimator, "particles", 10_000) * getattr(estimator, "islands", 1)
+    for (_, shape, _), rows in groups.items():
+        size = max(1, int(_NUMBERS_AT_ONCE / (particles * math.prod(shape))))
+        yield from (rows[i : i + size] for i in range(0, len(rows), size))
+
+
 def _rows_per_forward(network: Network, problem: Problem, device: torch.device) -> int:
     """Rows whose activations fit: measured from the outputs of every module on one input."""
     if network.module is None:
@@ -131,3 +156,29 @@ def _chunked(call: Callable[[Tensor], Tensor], chunk: int) -> Callable[[Tensor],
                 torch.cuda.empty_cache()
 
     return forward
+
+
+def record(step: Callable[[], None], batch: Batch, rng: Rng) -> Callable[[], None] | None:
+    """Record what `step` does to the tensors it reads and writes, without doing it, as a CUDA graph to be replayed.
+
+    None where that cannot be: no GPU, a network that is not a module, or a step that waits for the host.
+    """
+    if batch.device.type != "cuda" or batch.network.module is None:
+        return None
+    graph, before = torch.cuda.CUDAGraph(), rng.generator.get_state()
+    graph.register_generator_state(rng.generator)
+    side, here = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(here)
+    # By hand: the context manager of torch also empties the memory cache and collects garbage, at 50 ms a time.
+    try:
+        with torch.cuda.stream(side):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                step()
+            finally:
+                graph.capture_end()
+    except RuntimeError:
+        rng.restore(before)
+        return None
+    here.wait_stream(side)
+    return graph.replay

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from rarely import fused
+
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 _FAR = 1e38  # what pushes any z of float32 past any bound
@@ -25,9 +27,12 @@ def between(z: Tensor, low: Tensor, high: Tensor) -> Tensor:
     if z.requires_grad or low.requires_grad or high.requires_grad:
         tail = lower_tail(z) * (high - low)
         return torch.where(z < 0, low + tail, high - tail)
+    whole = fused.between(z, low, high)
+    if whole is not None:
+        return whole
     # The same in place. low + tail <= high - tail, so pushing z far out and clamping takes the first where z < 0 and
     # the second elsewhere: an elementwise `where` is the one step here that does not vectorise on a CPU.
-    tail = torch.mul(z, _SQRT_HALF).abs_().erfc_() * (0.5 * (high - low))
+    tail = torch.mul(z, _SQRT_HALF).abs_().erfc_().mul_(0.5 * (high - low))
     near, far = low + tail, torch.sub(high, tail, out=tail)
     return torch.clamp(z * _FAR, near, far, out=near)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +32,12 @@ _PROBE = 16  # inputs drawn to check a problem before any long work
 
 @dataclass(frozen=True, init=False)
 class Problem:
-    """What is the probability that `property` is violated, score >= 0, for inputs drawn from `inputs`?"""
+    """What is the probability that `property` is violated, score >= 0, for inputs drawn from `inputs`?
+
+    `network` is a torch module or any function of a batch, of tensors or numpy arrays. `property` is one of the library's
+    or a function (x, y) -> scores (n,). `inputs` is an input model, a `torch.distributions` object, or any object with
+    `sample` and `log_density` or `from_normal`. Shapes, labels and NaN are checked at once, on a few draws.
+    """
 
     network: Any  # as the user gave it: problems share a batch when this is the same object
     property: Property
@@ -137,6 +143,24 @@ class Counter:
                 elif more:
                     total.index_add_(0, rows, torch.full_like(rows, more))
 
+    def add_all(self, evaluations: Tensor, gradients: Tensor) -> None:
+        """Add to every problem."""
+        with self._lock:
+            self.evaluations += evaluations
+            self.gradients += gradients
+
+    @contextmanager
+    def measuring(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """What is counted inside goes into the two tensors instead of the totals."""
+        before = self.evaluations.clone(), self.gradients.clone()
+        spent = torch.zeros_like(before[0]), torch.zeros_like(before[1])
+        try:
+            yield spent
+        finally:
+            for total, old, more in zip((self.evaluations, self.gradients), before, spent, strict=True):
+                more.copy_(total - old)
+                total.copy_(old)
+
     def calls(self) -> Tensor:
         """Cost in network calls: a gradient is a forward and a backward pass, three calls in all."""
         return self.evaluations + 3 * self.gradients
@@ -172,6 +196,10 @@ class Batch:
         """The same rows with the event "way index[b] scores highest" for row b."""
         return replace(self, property=Way(self.property, index.to(self.device).unsqueeze(1)))
 
+    def chains_per_pass(self) -> int:
+        """Chains of every row that one forward pass takes."""
+        return max(1, self.chunk // max(1, len(self)))
+
     def sample(self, n: int, rng: Rng) -> Tensor:
         return self.inputs.sample((len(self), n), rng).to(self.dtype)
 
@@ -196,12 +224,10 @@ class Batch:
 
         Piece by piece: inputs and activations of a piece stay in the caches, and the inputs never exist all at once.
         """
-        b, n = z.shape[:2]
-        per = self.chunk // max(1, b)
+        pieces = math.ceil(z.shape[1] / self.chains_per_pass())
         with torch.no_grad():
-            if per < 1 or n <= per:
+            if pieces == 1:
                 return self.score(self.inputs.from_normal(z))
-            pieces = math.ceil(n / per)
             return torch.cat([self.score(self.inputs.from_normal(part)) for part in z.tensor_split(pieces, 1)], 1)
 
     def score_ragged(self, z: Tensor, row: Tensor) -> Tensor:
@@ -239,7 +265,9 @@ class Batch:
         y = self.network.call(x.flatten(0, 1))
         s = self.property.score(x, y.reshape(*x.shape[:2], *y.shape[1:]))
         # A score that is flat everywhere (a user's step function) is not connected to the input at all.
-        g = torch.autograd.grad(s.sum(), leaf)[0] if s.requires_grad else torch.zeros_like(leaf)
+        if not s.requires_grad:
+            return s, torch.zeros_like(leaf)
+        (g,) = torch.autograd.grad(s.sum(), leaf, allow_unused=True, materialize_grads=True)
         return s.detach(), g
 
 

@@ -18,6 +18,7 @@ import rarely.kernels.langevin
 import rarely.kernels.random_walk
 from rarely import Box, Execution, Gaussian, LpBall, Mixture, Problem, TruncatedGaussian
 from rarely.estimators.moves import chains, move
+from rarely.estimators.walk import Walk
 from rarely.kernels import HMC, PCN, HitAndRun, Kernel, Langevin, RandomWalk, State
 from rarely.problem import Batch
 from rarely.rng import Rng
@@ -123,7 +124,7 @@ def check_invariance(kernel: Kernel, target: Target, steps: int = STEPS) -> None
     level = torch.tensor([target.level])
     start = exact(kernel, batch, target.level, CHAINS, rng)
     reference = exact(kernel, batch, target.level, 4 * CHAINS, rng)
-    moved = move(kernel, batch, start, level, True, rng, steps, steps)
+    moved = move(Walk(kernel, batch, True, rng), start.copy(), level, steps, steps)
     assert (moved.state.score > target.level).all()
     assert 0.02 < float(moved.acceptance[0]) <= 1
     assert (moved.state.position != start.position).any(-1).double().mean() > 0.9, "hardly any chain has moved"
@@ -146,7 +147,7 @@ def test_every_state_of_a_chain_has_the_law(kernel: Kernel) -> None:
     n, length = 5000, 10
     start = exact(kernel, batch, target.level, n, rng)
     reference = exact(kernel, batch, target.level, 50_000, rng)
-    moved = chains(kernel, batch, start, torch.tensor([target.level]), True, rng, length, 1)
+    moved = chains(Walk(kernel, batch, True, rng), start, torch.tensor([target.level]), length, 1)
     assert moved.state.score.shape == (1, n * length)
     for k in (0, 4, 9):
         one = moved.state.clone(torch.arange(k * n, (k + 1) * n).unsqueeze(0))
@@ -172,8 +173,8 @@ def test_acceptance_adapts_to_its_target(kernel: PCN | Langevin | HMC) -> None:
     batch, rng = target.batch(), Rng(9)
     state = exact(kernel, batch, target.level, 4000, rng)
     level = torch.tensor([target.level])
-    state = move(kernel, batch, state, level, True, rng, 120, 120).state
-    late = move(kernel, batch, state, level, True, rng, 20, 20).acceptance
+    state = move(Walk(kernel, batch, True, rng), state, level, 120, 120).state
+    late = move(Walk(kernel, batch, True, rng), state, level, 20, 20).acceptance
     # One step has a binomial error of 0.8 % over 4000 chains, which the adaptation turns into wobble, not bias.
     assert float(late) == pytest.approx(kernel.target, abs=0.05)
 
@@ -196,7 +197,7 @@ def test_problems_of_a_batch_do_not_touch_each_other(kernel: Kernel) -> None:
     low, high = exact(kernel, one, 0.8, 10_000, rng), exact(kernel, one, 1.6, 10_000, rng)
     fields = {f: getattr(low, f) for f in low.__dataclass_fields__}
     both = State(**{f: None if v is None else torch.cat([v, getattr(high, f)]) for f, v in fields.items()})
-    moved = move(kernel, two, both, torch.tensor([0.8, 1.6]), True, rng, 10, 10).state
+    moved = move(Walk(kernel, two, True, rng), both, torch.tensor([0.8, 1.6]), 10, 10).state
     for row, level in enumerate((0.8, 1.6)):
         reference = exact(kernel, one, level, 40_000, rng)
         assert_same_law(kernel, one, moved.rows(torch.tensor([row])), reference)

@@ -45,12 +45,15 @@ class Auto:
     islands: int = 8
     particles: int = 150  # per island of the referee
     proof_seconds: float = 10.0  # for a proof before sampling, and as long for one where no violation was found
+    proof_boxes: int | None = None  # limits the first proof by work and leaves the second away: no clock has a say
 
     def __post_init__(self) -> None:
         if not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
         if not self.proof_seconds >= 0:
             raise InputError(f"proof_seconds must not be negative, got {self.proof_seconds}")
+        if self.proof_boxes is not None and self.proof_boxes < 0:
+            raise InputError(f"proof_boxes must not be negative, got {self.proof_boxes}")
 
     def run(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
         results: list[Estimate | None] = [None] * len(batch)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rarely.kernels.base import Kernel, State
+from rarely.estimators.walk import Walk
+from rarely.kernels.base import State
 from rarely.problem import Batch
-from rarely.rng import Rng
 
 # After which steps `steps="auto"` looks at the decorrelation: doubling, with one stop in between.
 _CHECKPOINTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -52,46 +52,34 @@ def _by_problem(batch: Batch, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return total[here] / count[here], 3 / torch.sqrt(count[here] * n)
 
 
-def _adapted(kernel: Kernel, state: State, accepted: Tensor, when: str) -> State:
-    return kernel.adapt(state, accepted) if kernel.adapts == when else state
-
-
-def move(
-    kernel: Kernel, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng, steps: int | None, cap: int
-) -> Moved:
+def move(walk: Walk, state: State, level: Tensor, steps: int | None, cap: int) -> Moved:
     """Apply `steps` moves to all chains (Alg. 1 l. 12), or with None as many as decorrelate them, up to `cap`."""
-    state = kernel.fit(state)
-    start, threshold = state, level.unsqueeze(1)
-    total = torch.zeros_like(state.score)
-    limit, done = steps if steps is not None else cap, 0
-    while done < limit:
-        state, ok = kernel.step(batch, state, threshold, strict, rng)
-        done, total = done + 1, total + ok
-        state = _adapted(kernel, state, ok, "step")
-        if steps is None and done in _CHECKPOINTS:
-            left, slack = _by_problem(batch, correlation(start.score, state.score), state.score.shape[1])
+    start, n = state.copy() if steps is None else state, state.score.shape[1]
+    walk.begin(state, level)
+    while walk.done < (steps if steps is not None else cap):
+        walk.step()
+        if steps is None and walk.done in _CHECKPOINTS:
+            left, slack = _by_problem(walk.batch, correlation(start.score, walk.state.score), n)
             if not bool((left < SCORE_CORRELATION + slack).all()):  # then the positions need no look
                 continue
-            stuck, _ = _by_problem(batch, _position_correlation(start.position, state.position), state.score.shape[1])
+            stuck, _ = _by_problem(walk.batch, _position_correlation(start.position, walk.state.position), n)
             if bool((stuck < POSITION_CORRELATION + slack).all()):
                 break
-    state = _adapted(kernel, state, total / done, "level")
-    return Moved(state, (total / done).mean(1), correlation(start.score, state.score), done)
+    return _moved(walk, start, walk.finish())
 
 
-def chains(
-    kernel: Kernel, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng, length: int, thin: int
-) -> Moved:
+def chains(walk: Walk, state: State, level: Tensor, length: int, thin: int) -> Moved:
     """Run every chain for `length` states, its start the first, and keep them all."""
-    state = kernel.fit(state)
-    start, threshold = state, level.unsqueeze(1)
-    kept, total, done = [state], torch.zeros_like(state.score), 0
+    walk.begin(state, level)
+    kept = [walk.state.copy()]
     for _ in range(length - 1):
         for _ in range(thin):
-            state, ok = kernel.step(batch, state, threshold, strict, rng)
-            done, total = done + 1, total + ok
-            state = _adapted(kernel, state, ok, "step")
-        kept.append(state)
-    state = _adapted(kernel, state, total / max(done, 1), "level")
-    left = correlation(start.score, state.score)
-    return Moved(State.join(kept), (total / max(done, 1)).mean(1), left, done)
+            walk.step()
+        kept.append(walk.state.copy())
+    scale = walk.finish().scale
+    return _moved(walk, kept[0], State.join([replace(state, scale=scale) for state in kept]))
+
+
+def _moved(walk: Walk, start: State, state: State) -> Moved:
+    left = correlation(start.score, walk.state.score)
+    return Moved(state, (walk.total / max(walk.done, 1)).mean(1), left, walk.done)

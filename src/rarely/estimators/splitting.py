@@ -14,6 +14,7 @@ from rarely.errors import InputError
 from rarely.estimators.base import MAX_WITNESSES, Budget, Progress, Run, check_finite
 from rarely.estimators.combine import Island, combine
 from rarely.estimators.moves import Moved, chains, move
+from rarely.estimators.walk import Walk
 from rarely.kernels import PCN, Kernel, RandomWalk, State
 from rarely.levels import Selection, ancestors, select
 from rarely.problem import Batch
@@ -120,6 +121,7 @@ class _Populations:
         if self.budget.left(int(self.batch.counter.calls()[self.batch.rows].max())) < n * s.islands * self.kernel.cost:
             self.islands = [[Island(ended="budget") for _ in range(s.islands)] for _ in range(b)]
             return self.islands
+        walk = self._walk(part)
         state = self.kernel.init(part, n, self.rng)
         level = state.score.new_full((len(rows),), -torch.inf)
         while True:
@@ -135,37 +137,39 @@ class _Populations:
                 rows, slots = rows[going], slots[going]
                 index = going.to(level.device)
                 part, state, level = self.batch.take(rows), state.rows(index), level[index]
+                walk = self._walk(part)
                 choice = Selection(*(getattr(choice, f)[index] for f in choice.__dataclass_fields__))
-            moved = self._advance(
-                part, state, choice, level, n, length, self._cap(rows, n, int(choice.survivors.min()))
-            )
+            cap = self._cap(rows, n, int(choice.survivors.min()))
+            moved = self._advance(walk, state, choice, level, n, length, cap)
             state = moved.state
             history = zip(moved.acceptance.tolist(), moved.correlation.tolist(), strict=True)
             for i, j, (acceptance, left) in zip(rows.tolist(), slots.tolist(), history, strict=True):
                 self.islands[i][j].moved(acceptance, left, moved.steps)
 
+    def _walk(self, part: Batch) -> Walk:
+        return Walk(self.kernel, part, self.settings.rule == "strict", self.rng)
+
     def _advance(
-        self, part: Batch, state: State, choice: Selection, level: Tensor, n: int, length: int, cap: int
+        self, walk: Walk, state: State, choice: Selection, level: Tensor, n: int, length: int, cap: int
     ) -> Moved:
-        s, strict = self.settings, self.settings.rule == "strict"
+        s = self.settings
         steps = None if s.steps == "auto" else s.steps
         if s.keep == "all":
             start = state.clone(ancestors(choice, n // length, self.rng, multinomial=False))
-            return chains(self.kernel, part, start, level, strict, self.rng, length, steps or 1)
+            return chains(walk, start, level, length, steps or 1)
         if s.resample == "all":
-            start = state.clone(ancestors(choice, n, self.rng, multinomial=not strict))
-            return move(self.kernel, part, start, level, strict, self.rng, steps, cap)
-        return self._replace_killed(part, state, choice, level, n, steps, cap)
+            start = state.clone(ancestors(choice, n, self.rng, multinomial=s.rule == "paper"))
+            return move(walk, start, level, steps, cap)
+        return self._replace_killed(walk, state, choice, level, n, steps, cap)
 
     def _replace_killed(
-        self, part: Batch, state: State, choice: Selection, level: Tensor, n: int, steps: int | None, cap: int
+        self, walk: Walk, state: State, choice: Selection, level: Tensor, n: int, steps: int | None, cap: int
     ) -> Moved:
         """Survivors stay; the others become clones of random survivors and move."""
-        strict = self.settings.rule == "strict"
         order = state.score.argsort(dim=1, descending=True)
         fewest = int(choice.survivors.min())
         clones = state.clone(ancestors(choice, n - fewest, self.rng, multinomial=True))
-        moved = move(self.kernel, part, clones, level, strict, self.rng, steps, cap)
+        moved = move(walk, clones, level, steps, cap)
         # Rows differ in their survivors only by ties: a row with more of them keeps them and uses fewer clones.
         rank = torch.arange(fewest, n, device=order.device)
         replaced = rank >= choice.survivors.unsqueeze(1)

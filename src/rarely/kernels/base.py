@@ -51,14 +51,25 @@ class State:
         """The populations at `index`."""
         return self._change(lambda value: value[index], tuple(spec.name for spec in fields(self)))
 
+    def part(self, chains: slice) -> State:
+        """A view of some chains: what `accept` writes into its positions is written into these."""
+        return self._change(lambda value: value[:, chains], self._per_chain)
+
+    def copy(self) -> State:
+        """A state that no step changes any more."""
+        return self._change(torch.clone, tuple(spec.name for spec in fields(self)))
+
     def accept(self, proposal: State, ok: Tensor) -> State:
-        """The proposal where `ok` (B, N), the old state elsewhere; step sizes stay. Uses the proposal up."""
+        """The proposal where `ok` (B, N), the old state elsewhere; step sizes stay.
+
+        Positions are large and are written over the old ones: a step uses its state up, and who wants to keep one
+        takes a `copy`.
+        """
         changes = {}
         for name in ("position", "score", "gradient", "log_density"):
             old, new = getattr(self, name), getattr(proposal, name)
             if old is not None and new is not None:
-                # Positions are the kernel's own and large: the proposal's memory is used again.
-                out = new if name == "position" and new.is_contiguous() else None
+                out = old if name == "position" else None
                 changes[name] = torch.where(ok.reshape(*ok.shape, *([1] * (old.ndim - 2))), new, old, out=out)
         return replace(self, **changes)
 
@@ -101,7 +112,7 @@ class Kernel(Protocol):
         ...
 
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
-        """One move of every chain above `level` (B, 1), and whether it moved (B, N)."""
+        """One move of every chain above `level` (B, 1), and whether it moved (B, N). Uses `state` up."""
         ...
 
     def adapt(self, state: State, accepted: Tensor) -> State:

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rarely import fused
 from rarely.errors import InputError
 from rarely.kernels.base import State, normal_init, nudge, passes
 from rarely.problem import Batch
@@ -55,11 +56,21 @@ class PCN:
 
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         beta = (state.scale.unsqueeze(-1) * (1.0 if state.unit is None else state.unit)).clamp_max(1.0)
-        noise = rng.normal(state.position.shape, state.position.dtype)
-        z = noise.mul_(beta).addcmul_(state.position, torch.sqrt(1 - beta * beta))
-        score = batch.score_normal(z)
-        ok = passes(score, level, strict)
-        return state.accept(State(z, score, state.scale), ok), ok
+        score, moved = [], []
+        # Piece by piece, from the proposal to its acceptance: all that a piece needs stays in the caches of a CPU.
+        for chains, noise, sign in rng.moves(state.position.shape, state.position.dtype, batch.chains_per_pass()):
+            part = state.part(chains)
+            z = _blend(part.position, noise, beta, sign)
+            proposal = State(z, batch.score_normal(z), state.scale)
+            ok = passes(proposal.score, level, strict)
+            score.append(part.accept(proposal, ok).score)
+            moved.append(ok)
+        return replace(state, score=torch.cat(score, 1)), torch.cat(moved, 1)
 
     def adapt(self, state: State, accepted: Tensor) -> State:
         return nudge(state, accepted, self.target, self.rate, 1.0 if state.unit is None else 8.0)
+
+
+def _blend(z: Tensor, noise: Tensor, beta: Tensor, sign: float) -> Tensor:
+    whole = fused.blend(z, noise, sign * beta)
+    return torch.mul(z, torch.sqrt(1 - beta * beta)).addcmul_(noise, beta, value=sign) if whole is None else whole
