@@ -17,7 +17,7 @@ from rarely import Auto, Estimate, Problem, Splitting, estimate
 from rarely.estimators import Estimator
 
 ESTIMATORS: dict[str, Estimator] = {
-    "splitting": Splitting(particles=8000, quantile=0.1, steps=1, islands=8, keep="all"),
+    "splitting": Splitting(particles=16000, quantile=0.1, steps=1, islands=8, keep="all"),
     "auto": Auto(),
 }
 

@@ -16,6 +16,7 @@ from rarely.errors import InputError
 from rarely.estimators import Auto, Estimator
 from rarely.estimators.base import Budget, Progress
 from rarely.execution import Execution
+from rarely.precision import compare_precision
 from rarely.problem import Problem
 from rarely.result import Estimate, Interval, Outcome, Witnesses
 from rarely.rng import Rng
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class Running:
-    """A run as an iterator over its progress. `results` is complete when the iterator is exhausted."""
+    """A run as an iterator over its progress. `results` is complete when the iterator is exhausted.
+
+    Leave the loop at any time: what was finished is in `results`, None stands for the rest. Arguments are those of
+    `estimate`.
+    """
 
     def __init__(
         self,
@@ -52,9 +57,10 @@ class Running:
         self.results: list[Estimate | None] = [None] * len(self.problems)
 
     def __iter__(self) -> Iterator[Progress]:
-        proving = self.estimator.proof_seconds if isinstance(self.estimator, Auto) else 0.0
-        if proving:
-            self._prove(proving)
+        proving = 0.0
+        if isinstance(self.estimator, Auto):
+            proving = self.estimator.proof_seconds if self.estimator.proof_boxes is None else 0.0
+            self._prove(self.estimator)
         rng = Rng(self.seed, self.execution.resolve())
         open_rows = [row for row, result in enumerate(self.results) if result is None]
         batches = self.execution.place([self.problems[row] for row in open_rows])[0] if open_rows else []
@@ -68,18 +74,28 @@ class Running:
                     except StopIteration as stop:
                         estimates: list[Estimate] = stop.value
                         break
+                owners = [self.problems[open_rows[row]] for row in batch.rows.tolist()]
+                if self.execution.shortens(owners[0], batch):
+                    parts = (batch.take(torch.tensor([b])) for b in range(len(batch)))
+                    estimates = [compare_precision(*three) for three in zip(owners, parts, estimates, strict=True)]
             for row, estimate in zip(batch.rows.tolist(), estimates, strict=True):
                 problem = self.problems[open_rows[row]]
                 if proving and len(estimate.witnesses) == 0:
                     estimate = settle(problem, estimate, min(proving, budget.left_seconds))
                 self.results[open_rows[row]] = self._finish(problem, estimate, str(batch.device), batch.dtype)
 
-    def _prove(self, seconds: float) -> None:
+    def _prove(self, auto: Auto) -> None:
         """Finish what a quick proof settles before anything is sampled."""
         from rarely.bounds.problems import prove_quickly
 
+        seconds = auto.proof_seconds
+        if auto.proof_boxes is not None:
+            seconds = math.inf if auto.proof_boxes else 0.0
+        if not seconds:
+            return
         started = time.monotonic()
-        for row, verdict in enumerate(prove_quickly(self.problems, min(seconds, self.timeout or seconds))):
+        limit = min(seconds, self.timeout or seconds)
+        for row, verdict in enumerate(prove_quickly(self.problems, limit, auto.proof_boxes)):
             if verdict is not None:
                 safe = proved(verdict, self.confidence, time.monotonic() - started)
                 problem = self.problems[row]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from rarely.errors import InputError
 from rarely.networks.adapt import Network
-from rarely.problem import Batch, Counter, Problem, make_batch
+from rarely.networks.snapshots import Rows, Snapshots, agree, architecture, one_by_one, together
+from rarely.problem import Batch, Counter, Forward, Problem, make_batch
 from rarely.rng import Rng
 
 _BYTES_PER_FORWARD = 4 * 2**20  # activations kept in flight on a CPU: what stays in the caches is fastest
@@ -64,28 +65,44 @@ class Execution:
             raise InputError("device cuda was asked for, but torch sees no GPU; use --device cpu or auto")
         return device
 
+    def shortens(self, problem: Problem, batch: Batch) -> bool:
+        """Whether the batch runs in a shorter precision than the problem's network has of its own."""
+        own, run = (torch.finfo(network.dtype).eps for network in (problem.adapted, batch.network))
+        return run > own or (self.tf32 and batch.device.type == "cuda")
+
     def place(self, problems: Sequence[Problem]) -> tuple[list[Batch], Counter]:
-        """Group problems that share a network and an input shape into batches. Order is kept by Batch.rows."""
+        """Group problems that share a network, or its architecture, and an input shape into batches.
+
+        Order is kept by Batch.rows.
+        """
         device, counter = self.resolve(), Counter(len(problems))
-        groups: dict[tuple[int, tuple[int, ...], int | None], list[int]] = {}
-        for i, problem in enumerate(problems):
-            model = problem.inputs
-            key = (id(problem.network), tuple(model.event_shape), model.normal_dim)
-            groups.setdefault(key, []).append(i)
-        batches = []
-        for rows in groups.values():
-            first = problems[rows[0]]
-            network = first.adapted.placed(device, self.dtype)
-            if self.compile and network.module is not None:
-                compiled = torch.compile(network.module, dynamic=False)
-                network = Network(compiled, network.differentiable, network.dtype, network.module)
-            chunk = self.rows or _rows_per_forward(network, first, device)
-            dtype = network.dtype
-            if dtype in _SHORT:  # only the network runs in it: levels of 8 bits would be ties, and chains would stick
-                network, dtype = replace(network, call=_at_precision(network.call, dtype)), torch.float32
-            forward = _chunked(network.call, chunk)
-            batches.append(make_batch(problems, rows, counter, network, forward, chunk, device, dtype))
-        return batches, counter
+        groups = _groups(problems, id if self.compile else architecture)
+        return [self._batch(problems, rows, counter, device) for rows in groups], counter
+
+    def _batch(self, problems: Sequence[Problem], rows: list[int], counter: Counter, device: torch.device) -> Batch:
+        distinct = {id(problems[i].network): problems[i].adapted for i in rows}
+        networks = [network.placed(device, self.dtype) for network in distinct.values()]
+        first = networks[0]
+        if self.compile and first.module is not None:
+            compiled = torch.compile(first.module, dynamic=False)
+            networks[0] = first = Network(compiled, first.differentiable, first.dtype, first.module)
+        chunk, dtype = self.rows or _rows_per_forward(first, problems[rows[0]], device), first.dtype
+        if dtype in _SHORT:  # only the network runs in it: levels of 8 bits would be ties, and chains would stick
+            dtype = torch.float32
+        calls = [_at_precision(network.call, network.dtype) for network in networks]
+        forward, whole = _flat(_chunked(calls[0], chunk)), _flat(calls[0])
+        if len(networks) > 1:
+            number = {key: k for k, key in enumerate(distinct)}
+            owner = torch.tensor([number.get(id(problem.network), -1) for problem in problems])
+            separate = one_by_one([_chunked(call, chunk) for call in calls]), one_by_one(calls)
+            forward, whole = (Snapshots(owner, groups) for groups in separate)
+            modules = [network.module for network in networks if network.module is not None]
+            first = replace(first, module=torch.nn.ModuleList(modules))
+            if device.type == "cuda":
+                stacked, probe = together(modules, first.dtype, chunk), problems[rows[0]].inputs.sample(4, Rng(0))
+                if agree(stacked, calls, probe.to(device, dtype)):
+                    forward, whole = Snapshots(owner, stacked), Snapshots(owner, together(modules, first.dtype, None))
+        return make_batch(problems, rows, counter, first, forward, whole, chunk, device, dtype)
 
 
 def devices() -> dict[str, str]:
@@ -98,15 +115,21 @@ def devices() -> dict[str, str]:
 
 
 def fitting_batches(problems: Sequence[Problem], estimator: object) -> Iterator[list[int]]:
-    """Rows that share a network and whose particles fit into memory together."""
-    groups: dict[tuple[int, tuple[int, ...], int | None], list[int]] = {}
+    """Rows that go into one batch and whose particles fit into memory together."""
+    particles = getattr(estimator, "particles", 10_000) * getattr(estimator, "islands", 1)
+    for rows in _groups(problems, architecture):
+        size = max(1, int(_NUMBERS_AT_ONCE / (particles * math.prod(problems[rows[0]].inputs.event_shape))))
+        yield from (rows[i : i + size] for i in range(0, len(rows), size))
+
+
+def _groups(problems: Sequence[Problem], kind: Callable[[Network], Hashable]) -> list[list[int]]:
+    """Problems whose networks are of one kind and whose inputs have one shape."""
+    kinds = {id(problem.network): kind(problem.adapted) for problem in problems}
+    groups: dict[Hashable, list[int]] = {}
     for row, problem in enumerate(problems):
         model = problem.inputs
-        groups.setdefault((id(problem.network), tuple(model.event_shape), model.normal_dim), []).append(row)
-    particles = getattr(estimator, "particles", 10_000) * getattr(estimator, "islands", 1)
-    for (_, shape, _), rows in groups.items():
-        size = max(1, int(_NUMBERS_AT_ONCE / (particles * math.prod(shape))))
-        yield from (rows[i : i + size] for i in range(0, len(rows), size))
+        groups.setdefault((kinds[id(problem.network)], tuple(model.event_shape), model.normal_dim), []).append(row)
+    return list(groups.values())
 
 
 def _rows_per_forward(network: Network, problem: Problem, device: torch.device) -> int:
@@ -134,11 +157,19 @@ def _rows_per_forward(network: Network, problem: Problem, device: torch.device) 
     return max(_MIN_ROWS, budget // (4 * total[0]))
 
 
-def _at_precision(call: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return lambda x: call(x.to(dtype)).to(x.dtype)
+def _at_precision(call: Rows, dtype: torch.dtype) -> Rows:
+    return (lambda x: call(x.to(dtype)).to(x.dtype)) if dtype in _SHORT else call
 
 
-def _chunked(call: Callable[[Tensor], Tensor], chunk: int) -> Callable[[Tensor], Tensor]:
+def _flat(call: Rows) -> Forward:
+    def forward(x: Tensor, _: Tensor) -> Tensor:
+        y = call(x.flatten(0, 1))
+        return y.reshape(*x.shape[:2], *y.shape[1:])
+
+    return forward
+
+
+def _chunked(call: Rows, chunk: int) -> Rows:
     """Run rows in pieces; an out-of-memory halves the piece and goes on."""
     size = chunk
 

@@ -27,6 +27,8 @@ from rarely.properties import (
 )
 from rarely.rng import Rng
 
+Forward = Callable[[Tensor, Tensor], Tensor]  # inputs (B, N, *event), problems (B,) on the CPU -> (B, N, *out)
+
 _PROBE = 16  # inputs drawn to check a problem before any long work
 
 
@@ -168,14 +170,15 @@ class Counter:
 
 @dataclass(frozen=True)
 class Batch:
-    """B problems that share a network, placed on a device. Row b of every tensor belongs to problem rows[b]."""
+    """B problems that share a network or its architecture, on a device. Row b of every tensor is of problem rows[b]."""
 
     network: Network
     property: Property
     inputs: InputModel
     rows: Tensor  # (B,) index into the original list of problems, on the CPU
     counter: Counter
-    forward: Callable[[Tensor], Tensor]  # rows (n, *event) -> outputs, in chunks that fit the device
+    forward: Forward  # in chunks that fit the device
+    whole: Forward  # in one piece, for gradients
     chunk: int  # rows per forward pass
     device: torch.device
     dtype: torch.dtype
@@ -207,17 +210,13 @@ class Batch:
         """Scores (B, N) of inputs (B, N, *event)."""
         self.counter.add(self.rows, x.shape[1])
         with torch.no_grad():
-            return self.property.score(x, self._outputs(x))
+            return self.property.score(x, self.forward(x, self.rows))
 
     def parts(self, x: Tensor) -> Tensor:
         """Scores (B, N, K) of each way to fail."""
         self.counter.add(self.rows, x.shape[1])
         with torch.no_grad():
-            return self.property.parts(x, self._outputs(x))
-
-    def _outputs(self, x: Tensor) -> Tensor:
-        y = self.forward(x.flatten(0, 1))
-        return y.reshape(*x.shape[:2], *y.shape[1:])
+            return self.property.parts(x, self.forward(x, self.rows))
 
     def score_normal(self, z: Tensor) -> Tensor:
         """Scores (B, N) of standard normals (B, N, d) mapped to inputs.
@@ -236,7 +235,7 @@ class Batch:
         part = self.take(row)
         with torch.no_grad():
             x = part.inputs.from_normal(z.unsqueeze(1))
-            return part.property.score(x, part._outputs(x)).squeeze(1)
+            return part.property.score(x, part.forward(x, part.rows)).squeeze(1)
 
     def gradient_normal(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (B, N) and their gradients (B, N, d) in z-space."""
@@ -262,8 +261,7 @@ class Batch:
     def _gradient_piece(self, z: Tensor) -> tuple[Tensor, Tensor]:
         leaf = z.detach().requires_grad_()
         x = self.inputs.from_normal(leaf)
-        y = self.network.call(x.flatten(0, 1))
-        s = self.property.score(x, y.reshape(*x.shape[:2], *y.shape[1:]))
+        s = self.property.score(x, self.whole(x, self.rows))
         # A score that is flat everywhere (a user's step function) is not connected to the input at all.
         if not s.requires_grad:
             return s, torch.zeros_like(leaf)
@@ -273,9 +271,9 @@ class Batch:
 
 def make_batch(
     problems: Sequence[Problem], rows: Sequence[int], counter: Counter, network: Network,
-    forward: Callable[[Tensor], Tensor], chunk: int, device: torch.device, dtype: torch.dtype,
+    forward: Forward, whole: Forward, chunk: int, device: torch.device, dtype: torch.dtype,
 ) -> Batch:  # fmt: skip
-    """Stack the problems at `rows`, which share `network`, onto a device."""
+    """Stack the problems at `rows` onto a device."""
     chosen = [problems[i] for i in rows]
     return Batch(
         network,
@@ -284,6 +282,7 @@ def make_batch(
         torch.tensor(list(rows)),
         counter,
         forward,
+        whole,
         chunk,
         device,
         dtype,

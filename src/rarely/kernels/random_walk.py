@@ -83,7 +83,7 @@ class RandomWalk:
 def _support(batch: Batch, x: Tensor) -> tuple[Tensor, Tensor]:
     support = batch.inputs.support
     if support is None:
-        return x.new_tensor(-torch.inf), x.new_tensor(torch.inf)
+        return x.new_full((), -torch.inf), x.new_full((), torch.inf)
     return support[0].to(x.device, x.dtype), support[1].to(x.device, x.dtype)
 
 
