@@ -17,8 +17,8 @@ def compare_precision(problem: Problem, part: Batch, estimate: Estimate) -> Esti
     """Score some inputs and the witnesses both ways, say how much they differ, and distrust a verdict that turns on it.
 
     `part` is the one row of the batch that was run in the shorter precision. A violation is doubted when half of its
-    witnesses are none in the network's own precision, and its absence when the last level is nearer to 0 than the
-    scores are known.
+    witnesses are none in the network's own precision, and its absence when the last level is nearer to 0 than twice
+    what the scores of a few inputs differ by.
     """
     x = problem.inputs.sample(_PROBE, Rng(0))
     inputs = torch.cat([x, estimate.witnesses.inputs.to(x)]) if len(estimate.witnesses) else x
@@ -30,8 +30,8 @@ def compare_precision(problem: Problem, part: Batch, estimate: Estimate) -> Esti
     last = estimate.levels[-1] if estimate.levels else None
     if lost and 2 * lost >= len(estimate.witnesses):
         note += f"; {lost} of {len(estimate.witnesses)} witnesses are none in its own: the verdict hangs on precision"
-    elif estimate.outcome is not Outcome.VIOLATED and last is not None and -error < last < 0:
-        note += f", and the last level {last:.2g} is nearer to 0 than that: the verdict hangs on precision"
+    elif estimate.outcome is not Outcome.VIOLATED and last is not None and -2 * error < last < 0:
+        note += f", and the last level is {last:.2g}: the verdict hangs on precision"
     else:
         return replace(estimate, notes=(*estimate.notes, note))
     return replace(estimate, outcome=Outcome.STALLED, notes=(*estimate.notes, note))
