@@ -98,7 +98,8 @@ class Auto:
             case.reports.append(_report("splitting", case.split, case.split_calls))
         if batch.inputs.normal_dim <= _LOW_DIMENSION:
             yield from self._by_importance(batch, cases, rng, confidence, budget)
-        if batch.network.differentiable:
+        # An input model may say that it is all steps: lines along no slope would spend calls and find nothing.
+        if batch.network.differentiable and getattr(batch.inputs, "smooth", True):
             yield from self._by_lines(batch, [case for case in cases if case.chosen is None], rng, budget)
         yield from self._by_more_splitting(batch, cases, rng, confidence, budget)
         yield from self._by_chance(batch, cases, rng, confidence, budget)

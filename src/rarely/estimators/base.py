@@ -80,7 +80,7 @@ def check_finite(scores: Tensor) -> None:
         )
 
 
-def gather_witnesses(batch: Batch, row: int, x: Tensor, scores: Tensor) -> Witnesses:
+def gather_witnesses(x: Tensor, scores: Tensor) -> Witnesses:
     """Violating inputs (n, *event) of one problem, the highest scores first, on the CPU."""
     hit = (scores >= 0).nonzero().squeeze(1)
     hit = hit[scores[hit].argsort(descending=True)][:MAX_WITNESSES]

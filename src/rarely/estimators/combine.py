@@ -87,13 +87,14 @@ def combine(batch: Batch, row: int, islands: Sequence[Island], confidence: float
     """Average the islands. Their mean is unbiased when every island is, whatever the correlation inside them."""
     arrived = [island for island in islands if island.ended == "violated"]
     first = (arrived or islands)[0]
-    notes = _mixing_notes(islands)
+    poor = _poor_mixing(islands)
+    notes = (poor,) if poor else ()
     if not arrived:
         return _nothing_found(batch, row, islands, confidence, budget, notes)
     log_prob, std, low, high, upper = _interval(islands, confidence)
     if len(arrived) < len(islands):
         notes = (*notes, f"{len(islands) - len(arrived)} of {len(islands)} islands found no violation")
-    trusted = len(arrived) >= _FEW * len(islands) and "poor mixing" not in "".join(notes)
+    trusted = len(arrived) >= _FEW * len(islands) and not poor
     return make_estimate(
         batch, row, budget, confidence, Outcome.VIOLATED if trusted else Outcome.STALLED,
         log_prob, std, low, high, upper, _merge(arrived), tuple(first.levels), tuple(first.acceptance), notes,
@@ -142,13 +143,13 @@ def _nothing_found(
     )  # fmt: skip
 
 
-def _mixing_notes(islands: Sequence[Island]) -> tuple[str, ...]:
-    """Say when populations of several levels hardly moved: then islands may agree and still be wrong together."""
+def _poor_mixing(islands: Sequence[Island]) -> str:
+    """A sentence when populations hardly moved in most levels: then islands may agree and still be wrong together."""
     kept = [c for island in islands for c in island.correlation]
     poor = sum(c > _POOR_MIXING for c in kept)
     if kept and poor > 0.5 * len(kept):
-        return (f"poor mixing: scores stay correlated in {poor} of {len(kept)} level moves; use more steps",)
-    return ()
+        return f"poor mixing: scores stay correlated in {poor} of {len(kept)} level moves; use more steps"
+    return ""
 
 
 def _merge(islands: Sequence[Island]) -> Witnesses:

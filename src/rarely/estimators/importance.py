@@ -102,7 +102,7 @@ class ImportanceSampling:
             weights.append(torch.where(scores >= 0, log_w, -torch.inf))
             with torch.no_grad():
                 x = part.inputs.from_normal(z.unsqueeze(0)).squeeze(0)
-            kept.append(gather_witnesses(part, 0, x, scores))
+            kept.append(gather_witnesses(x, scores))
             if len(weights) == 1:
                 std = replicate_interval(_groups(weights), confidence)[1]
                 calls = int(part.counter.calls()[int(part.rows[0])])

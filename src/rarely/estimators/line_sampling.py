@@ -121,7 +121,7 @@ class LineSampling:
             line.rounds.append((chains, result.log_prob[rows]))
             line.alive.append(float(result.alive[rows].mean()))
             line.heights.append(result.last.h[rows].flatten().cpu())
-            line.record(stacked.batch, j * self.replicates, *(value[rows] for value in tested))
+            line.record(*(value[rows] for value in tested))
 
 
 @dataclass

@@ -53,9 +53,9 @@ class Line:
         logs = self.replicates()
         return float(torch.logsumexp(logs, 0)) - math.log(len(logs))
 
-    def record(self, batch: Batch, row: int, x: Tensor, scores: Tensor) -> None:
+    def record(self, x: Tensor, scores: Tensor) -> None:
         self.tests, self.hits = self.tests + scores.numel(), self.hits + int((scores >= 0).sum())
-        self.witnesses.append(gather_witnesses(batch, row, x.flatten(0, 1), scores.flatten()))
+        self.witnesses.append(gather_witnesses(x.flatten(0, 1), scores.flatten()))
 
     @property
     def beyond(self) -> float:

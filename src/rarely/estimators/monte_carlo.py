@@ -58,7 +58,7 @@ class MonteCarlo:
                 for j, i in enumerate(active.tolist()):
                     trials[i], hits[i] = trials[i] + n, hits[i] + new_hits[j]
                     if new_hits[j] and len(found[i] or ()) < MAX_WITNESSES:
-                        found[i] = _more(found[i], gather_witnesses(part, j, x[j], scores[j]))
+                        found[i] = _more(found[i], gather_witnesses(x[j], scores[j]))
             for i in active.tolist():
                 done[i] = n <= 0 or self._enough(hits[i], trials[i]) or budget.late
             active = torch.tensor([i for i in range(b) if not done[i]], dtype=torch.long)
