@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rarely import fused
 from rarely.batching import CannotStack, stack
 from rarely.errors import InputError
 from rarely.rng import Rng
@@ -81,6 +82,9 @@ def event_dims(x: Tensor, event_shape: Shape) -> tuple[int, ...]:
 
 def inside(x: Tensor, low: Tensor, high: Tensor, event_shape: Shape) -> Tensor:
     """Whether (..., *event) lies in the box, (...)."""
+    whole = fused.inside(x, low, high)
+    if whole is not None and event_shape:
+        return whole.flatten(x.ndim - len(event_shape)).amin(-1) > 0
     ok = (x >= low) & (x <= high)
     return ok.flatten(x.ndim - len(event_shape)).all(-1) if event_shape else ok
 
@@ -93,6 +97,10 @@ class Custom:
     model: Any
     event_shape: Shape
     normal_dim: int | None = None
+
+    @property
+    def smooth(self) -> bool:
+        return bool(getattr(self.model, "smooth", True))
 
     @property
     def center(self) -> Tensor:
@@ -200,6 +208,10 @@ class Each:
     def normal_dim(self) -> int | None:
         dims = {model.normal_dim for model in self.models}
         return dims.pop() if len(dims) == 1 else None
+
+    @property
+    def smooth(self) -> bool:
+        return all(getattr(model, "smooth", True) for model in self.models)
 
     @property
     def center(self) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.special import ndtr
 
+from rarely import fused
 from rarely.errors import InputError
 from rarely.inputs.base import event_dims
 from rarely.kernels.base import State, passes
@@ -57,20 +58,20 @@ class RandomWalk:
         assert state.unit is not None
         x, dims = state.position, event_dims(state.position, batch.inputs.event_shape)
         low, high = _support(batch, x)
-        r = state.scale.reshape(*state.scale.shape, *([1] * len(dims))) * state.unit
+        scale = state.scale.reshape(*state.scale.shape, *([1] * len(dims)))
         # q(x | y) / q(y | x): each is uniform over (or normal cut to) what the box leaves of the step, so the densities
         # are one over the length (or mass) of that piece.
         if self.proposal == "uniform":
-            y, forward, backward = _uniform(x, r, low, high, rng)
-            ratio = forward.div_(backward).log_().sum(dims)
+            y, ratio = _uniform(x, scale, state.unit, low, high, rng)
         else:
+            r = scale * state.unit
             y = _gaussian(x, r, low, high, rng, bounded=batch.inputs.support is not None)
             forward, backward = _gaussian_mass(x, r, low, high), _gaussian_mass(y, r, low, high)
             fixed = r == 0
             y = torch.where(fixed, x, y)
-            ratio = torch.where(fixed, torch.zeros_like(x), torch.log(forward) - torch.log(backward)).sum(dims)
+            ratio = torch.where(fixed, torch.zeros_like(x), torch.log(forward) - torch.log(backward))
         score, density = batch.score(y), batch.inputs.log_density(y)
-        log_ratio = density - state.log_density + ratio
+        log_ratio = density - state.log_density + ratio.sum(dims)
         accept = torch.log(rng.uniform(score.shape, score.dtype)) < log_ratio
         ok = passes(score, level, strict) & accept
         return state.accept(State(y, score, state.scale, log_density=density), ok), ok
@@ -87,15 +88,19 @@ def _support(batch: Batch, x: Tensor) -> tuple[Tensor, Tensor]:
     return support[0].to(x.device, x.dtype), support[1].to(x.device, x.dtype)
 
 
-def _uniform(x: Tensor, r: Tensor, low: Tensor, high: Tensor, rng: Rng) -> tuple[Tensor, Tensor, Tensor]:
-    """A point of the step, and the lengths that the box leaves of the steps there and back.
+def _uniform(x: Tensor, scale: Tensor, unit: Tensor, low: Tensor, high: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
+    """A point of the step, and the log of the length that the box leaves of the step there over that of the step back.
 
-    A fixed coordinate (r = 0) stays, and both lengths are the same smallest one.
+    A fixed coordinate (unit = 0) stays, and both lengths are the same smallest one.
     """
-    a, b = _cut(x, r, low, high)
     u = rng.uniform(x.shape, x.dtype)
+    whole = fused.walk(x, u, scale, unit, low, high)
+    if whole is not None:
+        return whole
+    r = scale * unit
+    a, b = _cut(x, r, low, high)
     y = torch.clamp(torch.lerp(a, b, u, out=u), a, b, out=u)
-    return y, _uniform_length(a, b), _uniform_length(*_cut(y, r, low, high))
+    return y, _uniform_length(a, b).div_(_uniform_length(*_cut(y, r, low, high))).log_()
 
 
 def _cut(x: Tensor, r: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
