@@ -121,10 +121,10 @@ def _nothing_found(
     batch: Batch, row: int, islands: Sequence[Island], confidence: float, budget: Budget, notes: tuple[str, ...]
 ) -> Estimate:
     """No island saw a violation: P(score > last level) bounds p from above, and islands estimate that without bias."""
-    values = [island.log_prob for island in islands]
-    if not any(values):  # no level was ever passed: what is known is that the first, independent draws have no hit
-        drawn = sum(island.drawn for island in islands)
-        upper = log_upper_bound(0, drawn, confidence) if drawn else 0.0
+    values, drawn = [island.log_prob for island in islands], sum(island.drawn for island in islands)
+    first = log_upper_bound(0, drawn, confidence) if drawn else 0.0  # the first, independent draws have no hit
+    if not any(values):
+        upper = first
     elif len(values) > 1:
         upper = mean_upper_bound(values, confidence)
     else:
@@ -133,8 +133,11 @@ def _nothing_found(
     if "budget" in endings:
         outcome = Outcome.OUT_OF_BUDGET
     elif "stalled" in endings:
+        # The islands climbed a hill that ends below 0. Had they all lost the way to another one, the share that they
+        # see above their last level would say nothing about it: only the first draws bound p.
         outcome = Outcome.STALLED
-        notes = (*notes, f"the levels stopped rising below 0; at most log p = {upper:.1f} is left above the last one")
+        note = f"the levels stopped rising below 0, where log p = {upper:.1f} is left at most by what the islands saw"
+        upper, notes = max(upper, first), (*notes, note)
     else:
         outcome = Outcome.BELOW_FLOOR
     return make_estimate(

@@ -13,7 +13,7 @@ from rarely.kernels.base import Kernel, State
 from rarely.problem import Batch
 from rarely.rng import Rng
 
-_FIRST = 3  # steps taken one by one before a step is recorded: libraries set themselves up, and short runs need none
+_FIRST = 16  # steps taken one by one before one is recorded: recording costs as much as some ten of them
 
 
 class Walk:

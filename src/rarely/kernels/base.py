@@ -53,6 +53,8 @@ class State:
 
     def part(self, chains: slice) -> State:
         """A view of some chains: what `accept` writes into its positions is written into these."""
+        if chains.stop - chains.start == self.score.shape[1]:
+            return self
         return self._change(lambda value: value[:, chains], self._per_chain)
 
     def copy(self) -> State:

@@ -65,6 +65,8 @@ class PCN:
             ok = passes(proposal.score, level, strict)
             score.append(part.accept(proposal, ok).score)
             moved.append(ok)
+        if len(score) == 1:
+            return replace(state, score=score[0]), moved[0]
         return replace(state, score=torch.cat(score, 1)), torch.cat(moved, 1)
 
     def adapt(self, state: State, accepted: Tensor) -> State:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import functional_call, vmap
 
 from rarely.networks.adapt import Network
 
@@ -53,7 +53,9 @@ def one_by_one(calls: Sequence[Rows]) -> Groups:
 
 def together(modules: Sequence[nn.Module], dtype: torch.dtype, chunk: int | None) -> Groups:
     """All networks in one call in `dtype`, `chunk` rows of all of them at a time."""
-    weights, buffers = stack_module_state(list(modules))
+    # Not stack_module_state: every module that fx made, ours from ONNX too, is of a class of its own.
+    weights = _stacked([dict(module.named_parameters()) for module in modules])
+    buffers = _stacked([dict(module.named_buffers()) for module in modules])
     template = modules[0]
 
     @lru_cache(1)  # finished problems drop out seldom
@@ -76,6 +78,10 @@ def together(modules: Sequence[nn.Module], dtype: torch.dtype, chunk: int | None
         return [rows[: len(part)] for rows, part in zip(y, parts, strict=True)]
 
     return groups
+
+
+def _stacked(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([part[name].detach() for part in parts]) for name in parts[0]}
 
 
 def agree(groups: Groups, calls: Sequence[Rows], probe: Tensor) -> bool:

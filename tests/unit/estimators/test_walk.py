@@ -17,6 +17,12 @@ from rarely.rng import Rng
 KERNELS = [PCN(), RandomWalk(), Langevin(), HMC(leaps=2), HitAndRun()]
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record after a few steps, so that short runs replay."""
+    monkeypatch.setattr(walk, "_FIRST", 3)
+
+
 def half_space() -> Problem:
     return Problem(torch.nn.Identity().eval(), lambda x, y: y.sum(1) / 2 - 3.0, Gaussian(torch.zeros(4), 1.0))
 
