@@ -28,6 +28,13 @@ class PerRow(Protocol):
     def take(self, index: Tensor) -> PerRow: ...
 
 
+@runtime_checkable
+class Movable(Protocol):
+    """A value that knows how to move to a device, such as a network."""
+
+    def placed(self, device: torch.device, dtype: torch.dtype | None) -> Movable: ...
+
+
 def stack(items: Sequence[T]) -> T:
     """One value for all items, or CannotStack."""
     first: Any = items[0]
@@ -53,23 +60,32 @@ def stack(items: Sequence[T]) -> T:
 
 def take(value: T, index: Tensor) -> T:
     """The stacked value for the problems at `index`."""
-    return _map(value, lambda tensor: tensor[index.to(tensor.device)], rows=index)
+
+    def whole(part: Any) -> Any:
+        return part.take(index) if isinstance(part, PerRow) else None
+
+    return _map(value, lambda tensor: tensor[index.to(tensor.device)], whole)
 
 
 def place(value: T, device: torch.device, dtype: torch.dtype) -> T:
     """The value on a device, floating fields in `dtype`."""
-    return _map(value, lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype))
+
+    def whole(part: Any) -> Any:
+        return part.placed(device, dtype) if isinstance(part, Movable) else None
+
+    return _map(value, lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype), whole)
 
 
-def _map(value: T, function: Callable[[Tensor], Tensor], rows: Tensor | None = None) -> T:
+def _map(value: T, function: Callable[[Tensor], Tensor], whole: Callable[[Any], Any]) -> T:
+    """Every tensor through `function`; what `whole` has an answer for is not looked into."""
     if isinstance(value, Tensor):
         return function(value)  # type: ignore[return-value]
     if isinstance(value, tuple) and not isinstance(value, torch.Size):
-        return tuple(_map(part, function, rows) for part in value)  # type: ignore[return-value]
-    if isinstance(value, PerRow) and rows is not None:
-        return value.take(rows)  # type: ignore[return-value]
+        return tuple(_map(part, function, whole) for part in value)  # type: ignore[return-value]
+    if (answer := whole(value)) is not None:
+        return answer  # type: ignore[no-any-return]
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and getattr(value, "stackable", True):
-        return _rebuild(value, lambda name: _map(getattr(value, name), function, rows))
+        return _rebuild(value, lambda name: _map(getattr(value, name), function, whole))
     return value
 
 

@@ -36,9 +36,9 @@ _PROBE = 16  # inputs drawn to check a problem before any long work
 class Problem:
     """What is the probability that `property` is violated, score >= 0, for inputs drawn from `inputs`?
 
-    `network` is a torch module or any function of a batch, of tensors or numpy arrays. `property` is one of the library's
-    or a function (x, y) -> scores (n,). `inputs` is an input model, a `torch.distributions` object, or any object with
-    `sample` and `log_density` or `from_normal`. Shapes, labels and NaN are checked at once, on a few draws.
+    `network` is a torch module or any function of a batch, of tensors or numpy arrays. `property` is one of the
+    library's or a function (x, y) -> scores (n,). `inputs` is an input model, a `torch.distributions` object, or any
+    object with `sample` and `log_density` or `from_normal`. Shapes, labels and NaN are checked at once, on a few draws.
     """
 
     network: Any  # as the user gave it: problems share a batch when this is the same object

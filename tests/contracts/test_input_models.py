@@ -14,7 +14,22 @@ from torch import Tensor
 
 from rarely import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
 from rarely.batching import place, take
-from rarely.inputs import InputModel, adapt
+from rarely.inputs import (
+    Choice,
+    Corruptions,
+    Empirical,
+    Fixed,
+    GaussianNoise,
+    Generator,
+    InputModel,
+    Normal,
+    OneHot,
+    PixelDropout,
+    PoissonNoise,
+    Tabular,
+    Uniform,
+    adapt,
+)
 from rarely.inputs.base import stack_inputs
 from rarely.rng import Rng
 
@@ -78,6 +93,19 @@ def _half(cdf: Cdf) -> Cdf:
 
 def _mix(weights: list[float], cdfs: list[Cdf]) -> Cdf:
     return lambda x: sum(w * f(x) for w, f in zip(weights, cdfs, strict=True))
+
+
+def _decoder() -> torch.nn.Module:
+    """(z0, z1, z2) -> (z0 + z1, z2 + 2)."""
+    layer = torch.nn.Linear(3, 2).eval()
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))
+        layer.bias.copy_(torch.tensor([0.0, 2.0]))
+    return layer
+
+
+def _interpolated(data: list[float]) -> Cdf:
+    return lambda x: np.interp(x, np.sort(data), np.linspace(0, 1, len(data)))
 
 
 COVARIANCE = [[1.0, 0.6, 0.0], [0.6, 2.0, -0.3], [0.0, -0.3, 0.5]]
@@ -150,6 +178,38 @@ CASES: dict[str, Case] = {
         {0: stats.beta(2, 3).cdf},
     ),
     "user's object": Case(adapt(Exponentials()), {0: stats.expon.cdf, 1: stats.expon.cdf}),
+    "corruptions, brightness": Case(
+        Corruptions(torch.full((1, 3, 4), 0.5), brightness=Normal(0.0, 0.03), contrast=Uniform(0.5, 2.0)),
+        {0: stats.norm(0.5, 0.03).cdf, 11: stats.norm(0.5, 0.03).cdf}, density=False,
+    ),
+    "corruptions, all": Case(
+        Corruptions(
+            torch.linspace(0, 1, 90).reshape(2, 5, 9), rotation=Uniform(-30, 30), shift_x=Normal(0, 1),
+            shift_y=Uniform(-1, 1), scale=Normal(1, 0.1), blur=Normal(0, 1), contrast=Normal(1, 0.2),
+            brightness=Normal(0, 0.1),
+        ),
+        {}, density=False,
+    ),
+    "gaussian noise": Case(
+        GaussianNoise([0.5, 0.0, 0.3], [0.05, 0.1, 0.0]), {0: stats.norm(0.5, 0.05).cdf}, fixed=(2,), density=False
+    ),
+    "poisson noise": Case(PoissonNoise([0.5, 1.0, 0.0], 20.0), {}, fixed=(2,), density=False),
+    "pixel dropout": Case(PixelDropout(torch.full((2, 3, 3), 0.5), 0.2), {}, density=False),
+    "decoder": Case(
+        Generator(_decoder(), 3), {0: stats.norm(0, 2**0.5).cdf, 1: stats.norm(2, 1).cdf}, density=False
+    ),
+    "table": Case(
+        Tabular(
+            {
+                "age": Empirical([18.0, 20.0, 30.0, 31.0, 70.0]), "kind": OneHot([0.2, 0.0, 0.8]),
+                "year": Fixed(1999.0), "doors": Choice([3, 5], [0.4, 0.6]), "load": Uniform(-1, 4),
+                "heat": Normal(3, 2),
+            },
+            correlation=0.5 * np.eye(5) + 0.5,
+        ),
+        {0: _interpolated([18.0, 20.0, 30.0, 31.0, 70.0]), 6: _uniform(-1, 4), 7: stats.norm(3, 2).cdf},
+        fixed=(2, 4), density=False,
+    ),
     "user's generator": Case(adapt(Latent()), {0: stats.norm(0, 2**0.5).cdf, 1: stats.lognorm(1).cdf}, density=False),
 }  # fmt: skip
 

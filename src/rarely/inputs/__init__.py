@@ -2,8 +2,34 @@
 
 from rarely.inputs.base import InputModel, adapt
 from rarely.inputs.box import Box
+from rarely.inputs.corruptions import Corruptions
 from rarely.inputs.gaussian import Gaussian, TruncatedGaussian
+from rarely.inputs.generator import Generator
+from rarely.inputs.laws import Choice, Empirical, Fixed, Law, Normal, OneHot, Uniform
 from rarely.inputs.lp_ball import LpBall
 from rarely.inputs.mixture import Mixture
+from rarely.inputs.noise import GaussianNoise, PixelDropout, PoissonNoise
+from rarely.inputs.tabular import Tabular
 
-__all__ = ["Box", "Gaussian", "InputModel", "LpBall", "Mixture", "TruncatedGaussian", "adapt"]
+__all__ = [
+    "Box",
+    "Choice",
+    "Corruptions",
+    "Empirical",
+    "Fixed",
+    "Gaussian",
+    "GaussianNoise",
+    "Generator",
+    "InputModel",
+    "Law",
+    "LpBall",
+    "Mixture",
+    "Normal",
+    "OneHot",
+    "PixelDropout",
+    "PoissonNoise",
+    "Tabular",
+    "TruncatedGaussian",
+    "Uniform",
+    "adapt",
+]

@@ -71,6 +71,23 @@ def tensor(value: ArrayLike, name: str) -> Tensor:
     return result.detach().clone()
 
 
+def assign(owner: object, /, **fields: object) -> None:
+    """Set the fields of a frozen dataclass that checks its arguments in an `__init__` of its own."""
+    for name, field in fields.items():
+        object.__setattr__(owner, name, field)
+
+
+def check_range(image: Tensor, clip: tuple[float, float]) -> None:
+    """An InputError unless clip is a range that holds the image."""
+    if not clip[0] < clip[1]:
+        raise InputError(f"clip must be (low, high) with low < high, got {clip}")
+    if bool((image < clip[0]).any() | (image > clip[1]).any()):
+        raise InputError(
+            f"the image has values outside clip {clip}: they run from {float(image.min()):g} to "
+            f"{float(image.max()):g}; scale the image or give its range as clip"
+        )
+
+
 def leading(shape: int | Shape) -> Shape:
     return (shape,) if isinstance(shape, int) else tuple(shape)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rarely.errors import FormatError
-from rarely.result import SCHEMA, Estimate, Interval, MethodReport, Outcome, Witnesses, scientific
+from rarely.result import SCHEMA, Estimate, Interval, MethodReport, Outcome, Witnesses, in_words, scientific
 
 
 def _estimate(**changes: object) -> Estimate:
@@ -139,3 +139,22 @@ def test_every_outcome_has_a_sentence() -> None:
 def test_interval_contains() -> None:
     assert -30.0 in Interval(0.95, -31.0, -29.0)
     assert -28.0 not in Interval(0.95, -31.0, -29.0)
+
+
+@pytest.mark.parametrize(
+    ("prob", "words"),
+    [
+        (0.9, "90% of the time"),
+        (0.25, "1 in 4"),
+        (1.004e-3, "1 in 1 thousand"),
+        (4.3e-7, "1 in 2.3 million"),
+        (1e-30, "1 in 10^30"),
+    ],
+)
+def test_in_words(prob: float, words: str) -> None:
+    assert in_words(_estimate(log_prob=math.log(prob))) == words
+
+
+def test_in_words_without_a_number() -> None:
+    assert in_words(_nothing()) == "never seen"
+    assert in_words(replace(_nothing(), outcome=Outcome.PROVED_SAFE)) == "never: this is proved"
