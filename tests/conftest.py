@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,3 +18,12 @@ def data_folder() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("RARELY_DATA is not set")
     return Path(folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A skipped browser would otherwise be one letter among a thousand dots."""
+    if shutil.which("chromedriver") is None:
+        terminalreporter.write_line(
+            "tests/browser was skipped: no browser is installed (chromium and chromium-driver), "
+            "so the report page was not tried in one"
+        )

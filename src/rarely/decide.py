@@ -47,7 +47,8 @@ class Decision:
     witnesses: Witnesses
 
     def __str__(self) -> str:
-        return f"{self.verdict.value}: {self.sentence} ({self.evaluations:,} of at most {self.budget:,} calls)"
+        cost = f" ({self.evaluations:,} of at most {self.budget:,} calls)" if self.budget else ""  # proofs make none
+        return f"{self.verdict.value}: {self.sentence}{cost}"
 
 
 def test(

@@ -30,5 +30,9 @@ class UnsupportedOperator(NetworkError):
     """An ONNX operator (or attribute of one) that the importer does not know."""
 
 
+class StoreError(RarelyError):
+    """A campaign's folder that cannot be read or written, is in use, or belongs to other settings."""
+
+
 class MissingExtra(RarelyError):
     """An optional dependency is needed; the message names the extra to install."""

@@ -33,6 +33,7 @@ class Outcome(Enum):
 
     @property
     def sentence(self) -> str:
+        """What this outcome means."""
         return _SENTENCES[self]
 
     @property
@@ -94,22 +95,23 @@ class Estimate:
 
     outcome: Outcome
     log_prob: float  # -inf when no violation was found
-    log_prob_std: float
-    interval: Interval
+    log_prob_std: float  # standard deviation of log_prob; the relative error of p while it is small
+    interval: Interval  # for log p
     upper_bound: float  # one-sided bound on log p at the interval's confidence
-    evaluations: int
+    evaluations: int  # of the network
     gradients: int
-    seconds: float
-    levels: tuple[float, ...] = ()
+    seconds: float  # since the batch began, so problems of a batch share them
+    levels: tuple[float, ...] = ()  # of the first island of splitting
     acceptance: tuple[float, ...] = ()  # mean acceptance of the kernel at each level
     witnesses: Witnesses = field(default_factory=lambda: Witnesses(torch.zeros(0), torch.zeros(0)), repr=False)
     notes: tuple[str, ...] = ()  # what a careful reader should know about this number
-    methods: tuple[MethodReport, ...] = ()
-    provenance: dict[str, Any] = field(default_factory=dict)
+    methods: tuple[MethodReport, ...] = ()  # what each method said
+    provenance: dict[str, Any] = field(default_factory=dict)  # seed, settings, device, versions
     name: str = ""
 
     @property
     def prob(self) -> float:
+        """The probability; 0 where it underflows, below about 1e-308."""
         return math.exp(self.log_prob)
 
     @property
@@ -231,6 +233,23 @@ def scientific(log_prob: float) -> str:
     if exponent >= -2:
         return f"{math.exp(log_prob):.3g}"
     return f"{mantissa:.2f}e{exponent:03d}"
+
+
+def in_words(estimate: Estimate) -> str:
+    """A probability as a person would say it."""
+    if estimate.outcome is Outcome.PROVED_SAFE:
+        return "never: this is proved"
+    if estimate.log_prob == -math.inf:
+        return "never seen"
+    if estimate.prob > 0.5:
+        return f"{estimate.prob:.0%} of the time"
+    names = ("", " thousand", " million", " billion", " trillion", " quadrillion", " quintillion", " sextillion")
+    tens = -estimate.log_prob / math.log(10)
+    if tens >= 3 * len(names):
+        return f"1 in 10^{tens:.0f}"
+    once = float(f"{10**tens:.2g}")
+    power = min(int(math.log10(once) // 3), len(names) - 1)
+    return f"1 in {once / 1000**power:g}{names[power]}"
 
 
 def _plain(value: Any) -> Any:

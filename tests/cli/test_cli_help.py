@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("estimate", "robustness", "verify", "inspect", "demo")
+COMMANDS = ("estimate", "robustness", "verify", "inspect", "demo", "doctor")
 
 
 def test_help_lists_the_commands(rarely) -> None:

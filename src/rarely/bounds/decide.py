@@ -52,6 +52,7 @@ def decide(
     *,
     graph: Graph | None = None,
     generator: torch.Generator | None = None,
+    boxes: int | None = None,
 ) -> list[Verdict]:
     """Decide a batch of problems that share one network; see `decide_boxes`."""
     deadline = time.monotonic() + timeout
@@ -73,7 +74,7 @@ def decide(
         if isinstance(region, Ball) or (graph.relus and not small):
             reason = decide_by_relus(graph, ledger, deadline)
         if isinstance(region, Box) and bool(ledger.open.any()):
-            reason = decide_by_inputs(graph, ledger, deadline)
+            reason = decide_by_inputs(graph, ledger, deadline, boxes=boxes)
         if not small and bool(ledger.open.any()):
             _attack(ledger, deadline, 16 * max(8, spec.count), 50, generator)
     return ledger.finish(reason)
@@ -104,18 +105,20 @@ def decide_boxes(
     *,
     graph: Graph | None = None,
     generator: torch.Generator | None = None,
+    boxes: int | None = None,
 ) -> list[Verdict]:
     """Is there a violation in each box low <= x <= high, both (B, *event)?
 
     A violation is an x whose output lies in ANY polytope {y : A y <= b} of `outputs`; A is (m, k) for all problems or
     (B, m, k), b likewise. The network is `module`, in evaluation mode, batch first; outputs are taken flat.
     "proved" is a statement about real arithmetic over the whole box, "violated" comes with a point in the network's
-    own precision that the network itself was run on. A network that cannot be bounded is only attacked.
+    own precision that the network itself was run on. A network that cannot be bounded is only attacked. `boxes` ends
+    the halving of inputs by its work, on average per problem, so that with an infinite timeout no clock has a say.
     """
     if low.shape != high.shape or low.ndim < 2 or not bool((low <= high).all()):
         raise InputError("boxes need low <= high of equal shape (B, *event)")
     region = Box(low.to(torch.float64), high.to(torch.float64))
-    return decide(module, region, outputs, timeout, graph=graph, generator=generator)
+    return decide(module, region, outputs, timeout, graph=graph, generator=generator, boxes=boxes)
 
 
 def decide_balls(

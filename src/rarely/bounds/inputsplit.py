@@ -65,8 +65,10 @@ def bound_boxes(graph: Graph, box: Box, spec: Spec, steps: int, deadline: float)
     return best, cut_scores(state, plain.A, seen), plain.A
 
 
-def decide_by_inputs(graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 8, room: int = 2**20) -> str:
-    """Halve boxes, breadth first over all open problems at once, until all are decided or time is up.
+def decide_by_inputs(
+    graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 8, room: int = 2**20, boxes: int | None = None
+) -> str:
+    """Halve boxes, breadth first over all open problems at once, until all are decided or time or boxes are spent.
 
     Returns why problems are still open, or nothing.
     """
@@ -91,6 +93,8 @@ def decide_by_inputs(graph: Graph, ledger: Ledger, deadline: float, *, steps: in
             return ""
         ledger.hope(left, torch.cat([p[3] for p in parts]))
         low, high = torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts])
+        if boxes is not None and int(ledger.boxes.sum()) >= boxes * len(ledger.boxes):
+            return "out of boxes"
         if not bool((high > low).any(1).all()):
             return "a box as small as floating point allows remains undecided"
         live = ledger.open[left]

@@ -108,8 +108,10 @@ def _possible(problem: Problem, verdict: Verdict) -> bool:
     return float(problem.inputs.log_density(point)) > -math.inf and float(problem.score(point)) >= 0
 
 
-def prove_quickly(problems: Sequence[Problem], seconds: float) -> list[Verdict | None]:
+def prove_quickly(problems: Sequence[Problem], seconds: float, boxes: int | None = None) -> list[Verdict | None]:
     """Verdicts that cost next to nothing: one bound each, and in few dimensions branch and bound for `seconds`.
+
+    With `boxes` it stops after that many boxes per problem, too.
 
     None where there is no verdict. Problems that share a network are bounded as one batch.
     """
@@ -126,7 +128,7 @@ def prove_quickly(problems: Sequence[Problem], seconds: float) -> list[Verdict |
     deadline = time.monotonic() + seconds
     for rows in groups.values():
         try:
-            answers = _quick([questions[i] for i in rows], deadline)
+            answers = _quick([questions[i] for i in rows], deadline, boxes)
         except Unprovable:
             continue
         for i, verdict in zip(rows, answers, strict=True):
@@ -134,13 +136,14 @@ def prove_quickly(problems: Sequence[Problem], seconds: float) -> list[Verdict |
     return verdicts
 
 
-def _quick(questions: Sequence[Question], deadline: float) -> list[Verdict | None]:
+def _quick(questions: Sequence[Question], deadline: float, boxes: int | None) -> list[Verdict | None]:
     low, high = (torch.stack([getattr(q, side) for q in questions]).double() for side in ("low", "high"))
     parts = range(len(questions[0].outputs))
     outputs = [tuple(torch.stack([q.outputs[p][k] for q in questions]) for k in (0, 1)) for p in parts]
     module = questions[0].module
     if low[0].numel() <= _SEARCHED:
-        found = decide_boxes(module, low, high, [(A, b) for A, b in outputs], max(0.0, deadline - time.monotonic()))
+        seconds = max(0.0, deadline - time.monotonic())
+        found = decide_boxes(module, low, high, [(A, b) for A, b in outputs], seconds, boxes=boxes)
         return [v if v.status == "proved" else None for v in found]
     graph = build(module, tuple(low.shape[1:]))
     spec = spec_of([(A, b) for A, b in outputs], graph.classes, len(questions), low.device)

@@ -8,11 +8,14 @@ import typer
 from typer.core import TyperGroup
 
 from rarely import __version__
+from rarely.cli.campaign import campaign
 from rarely.cli.certify import certify
 from rarely.cli.demo import demo
+from rarely.cli.doctor import doctor
 from rarely.cli.estimate import estimate
 from rarely.cli.inspect import inspect
 from rarely.cli.output import screen
+from rarely.cli.report import plot, report
 from rarely.cli.robustness import robustness
 from rarely.cli.verify import verify
 from rarely.errors import RarelyError
@@ -42,8 +45,9 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (estimate, robustness, verify, certify, inspect, demo):
+for command in (estimate, robustness, verify, certify, inspect, report, plot, demo, doctor):
     app.command()(command)
+app.add_typer(campaign, name="campaign")
 
 
 def _version(wanted: bool) -> None:

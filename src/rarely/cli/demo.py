@@ -51,7 +51,7 @@ def demo(
 
 
 def _show(questions: Sequence[DemoProblem], estimates: Sequence[Estimate]) -> None:
-    from rarely.demo.run import in_words
+    from rarely.result import in_words
 
     table = plain_table("question", "answer", "probability", "95% interval", "calls", "s")
     table.show_lines = True

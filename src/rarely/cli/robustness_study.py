@@ -10,34 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rarely.cli.images import load_images
 from rarely.cli.output import as_data as estimate_data
 from rarely.errors import InputError
+from rarely.formats.images import load_images
 from rarely.inputs import LpBall
 from rarely.networks import load_network
+from rarely.networks.normalised import normalised
 from rarely.problem import Problem
 from rarely.properties import Misclassification
 from rarely.result import Estimate
-
-
-class Normalised(nn.Module):
-    """A network behind its preprocessing, so that inputs and radii are in units of pixels."""
-
-    def __init__(self, network: Any, mean: Tensor, std: Tensor) -> None:
-        super().__init__()
-        self.network = network
-        self.mean: Tensor
-        self.std: Tensor
-        self.register_buffer("mean", mean)
-        self.register_buffer("std", std)
-        self.input_shape = getattr(network, "input_shape", None)
-        self.output_shape = getattr(network, "output_shape", None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.network((x - self.mean) / self.std)
-        return result
 
 
 @dataclass
@@ -69,24 +52,7 @@ class Summary:
 
 def open_network(path: str, mean: Any, std: Any, *, architecture: str | None, trust_pickle: bool) -> Any:
     """The network, with its normalisation inside when one is given."""
-    network = load_network(path, architecture=architecture, trust_pickle=trust_pickle)
-    if mean is None and std is None:
-        return network
-    shape = getattr(network, "input_shape", None)
-    centre, scale = _per_channel(mean or (0.0,), shape, "mean"), _per_channel(std or (1.0,), shape, "std")
-    if not bool((scale > 0).all()):
-        raise InputError("--std must be positive")
-    return Normalised(network, centre, scale).eval()
-
-
-def _per_channel(values: Sequence[float], shape: tuple[int, ...] | None, name: str) -> Tensor:
-    if len(values) == 1:
-        return torch.tensor(values[0])
-    if shape is not None and (len(shape) != 3 or shape[0] != len(values)):
-        raise InputError(
-            f"--{name} has {len(values)} values, but the network takes {shape}, not {len(values)} channels"
-        )
-    return torch.tensor(values).reshape(-1, 1, 1)
+    return normalised(load_network(path, architecture=architecture, trust_pickle=trust_pickle), mean, std)
 
 
 def plan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rarely.estimators import Estimator, Progress
     from rarely.problem import Problem
     from rarely.result import Estimate
-
-_NUMBERS_AT_ONCE = 3e7  # of all particles of one batch: a few copies of them must fit into memory
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,11 @@ def run_problems(
 ) -> Outcomes:
     """Estimate all problems, as few batches as memory allows; `settings.timeout` is for all of them together."""
     from rarely.api import Running
+    from rarely.execution import fitting_batches
 
     outcomes = Outcomes(problems)
     started = time.monotonic()
-    batches = list(_batches(problems, estimator))
+    batches = list(fitting_batches(problems, estimator))
     with progress_display(quiet, len(batches)) as display:
         task = display.add_task(title, total=len(batches), what="")
         try:
@@ -103,18 +102,6 @@ def progress_display(quiet: bool, total: int) -> Display:
     what = TextColumn("{task.fields[what]}")
     columns = (SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn(), what)
     return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
-
-
-def _batches(problems: Sequence[Problem], estimator: Estimator) -> Iterator[list[int]]:
-    """Rows that share a network and fit into memory together."""
-    groups: dict[tuple[int, tuple[int, ...], int | None], list[int]] = {}
-    for row, problem in enumerate(problems):
-        model = problem.inputs
-        groups.setdefault((id(problem.network), tuple(model.event_shape), model.normal_dim), []).append(row)
-    particles = getattr(estimator, "particles", 10_000) * getattr(estimator, "islands", 1)
-    for (_, shape, _), rows in groups.items():
-        size = max(1, int(_NUMBERS_AT_ONCE / (particles * math.prod(shape))))
-        yield from (rows[i : i + size] for i in range(0, len(rows), size))
 
 
 def _describe(event: Progress, problems: int) -> str:

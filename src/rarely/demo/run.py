@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from rarely.networks import load_network
 from rarely.problem import Problem
 from rarely.properties import Misclassification
 from rarely.report.figures import plot_levels, plot_probabilities, plot_witnesses, save
-from rarely.result import Estimate, Outcome
+from rarely.result import Estimate
 
 
 def problems() -> tuple[list[DemoProblem], list[Problem]]:
@@ -36,18 +35,6 @@ def problems() -> tuple[list[DemoProblem], list[Problem]]:
         label = Misclassification(int(labels[entry.image]))
         posed.append(Problem(networks[entry.network], label, noise, entry.name))
     return questions, posed
-
-
-def in_words(estimate: Estimate) -> str:
-    """A probability as a person would say it."""
-    if estimate.outcome is Outcome.PROVED_SAFE:
-        return "never: this is proved"
-    if estimate.log_prob == -math.inf:
-        return "never seen"
-    once = math.exp(min(-estimate.log_prob, 700.0))
-    names = ("", " thousand", " million", " billion", " trillion", " quadrillion", " quintillion", " sextillion")
-    power = min(int(math.log10(once) // 3), len(names) - 1)
-    return f"1 in {float(f'{once / 1000**power:.2g}'):,.0f}{names[power]}"
 
 
 def write(questions: Sequence[DemoProblem], estimates: Sequence[Estimate], folder: Path) -> list[Path]:

@@ -1,0 +1,150 @@
+"""What a campaign adds to its problems: milliseconds and memory of plan, store and page; and two Dask workers to one.
+
+    python benchmarks/campaign.py [--quick]
+
+Overhead: problems whose answers are made up, so that only the plan, the driver, the store and the page are left, then
+the same problems solved by one real worker with one sample each. CPU time of the driver, which a busy machine changes
+less than the clock. Memory is the driver's peak, of a process of its own for each size. Dask: a compute-bound campaign
+with one worker and with two, in turns in one run, the start of the cluster included.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import options, parser, table, write_json
+from rarely import Campaign
+from rarely.campaign.tasks import Answer, Chunk, Solved
+from rarely.campaign.work import solve
+from rarely.demo import assets
+from rarely.report.page import write_page
+
+NETWORK = """
+import torch
+
+def net(x):
+    total = x.sum(1, keepdim=True)
+    return torch.cat([total, 0.3 - total], 1)
+"""
+
+
+class MadeUp:
+    """An engine that answers every chunk at once, with the first real answers over and over."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Chunk] = []
+        self._known: tuple[Solved, ...] = ()
+
+    def free(self) -> int:
+        return 1 - len(self._waiting)
+
+    def submit(self, chunk: Chunk) -> None:
+        self._waiting.append(chunk)
+
+    def completed(self, timeout: float) -> list[Answer]:
+        chunk = self._waiting.pop()
+        self._known = self._known or solve(chunk)
+        return [Answer(chunk, self._known[: len(chunk.tasks)])]
+
+    def close(self) -> None:
+        pass
+
+
+def trivial(folder: Path, problems: int) -> dict[str, Any]:
+    """`problems` problems of 16 inputs: 1,000 images, as often as it takes."""
+    images = np.random.default_rng(0).uniform(size=(min(problems, 1000), 16)).astype(np.float32)
+    np.savez(folder / "data.npz", images=images)
+    (folder / "net.py").write_text(NETWORK)
+    return {
+        "campaign": {"replicates": max(1, problems // 1000)},
+        "networks": [{"path": f"{folder}/net.py:net", "name": "net"}],
+        "problems": [{"dataset": str(folder / "data.npz"), "radii": [0.5]}],
+        "estimator": {"method": "monte-carlo", "samples": 1},
+    }
+
+
+def overhead(problems: int) -> dict[str, float]:
+    """CPU milliseconds a problem, and the peak of memory. Runs in a process of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan = trivial(folder, problems)
+        Campaign(trivial(folder, problems)).run(folder / "warm", engine=MadeUp()).close()
+        marks = [time.process_time()]
+        campaign = Campaign(plan)
+        marks.append(time.process_time())
+        store = campaign.run(folder / "out", engine=MadeUp())
+        marks.append(time.process_time())
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        with store:
+            write_page(folder / "page.html", store.header, store.records(), store.witnesses)
+        marks.append(time.process_time())
+        clock = time.perf_counter()
+        campaign.run(folder / "real", workers=1).close()
+        worker = time.perf_counter() - clock
+        each = [1000 * (b - a) / problems for a, b in pairwise(marks)]
+        return {
+            "problems": problems,
+            "plan": each[0],
+            "driver and store": each[1],
+            "page": each[2],
+            "together": sum(each),
+            "solved by a worker, by the clock": 1000 * worker / problems,
+            "MB before the page": memory,
+            "MB with the page": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
+
+
+def dask_seconds(workers: int, replicates: int) -> float:
+    """Seconds of a whole run, the start of the cluster and of its workers included."""
+    plan = {
+        "campaign": {"replicates": replicates, "batch": 2},
+        "networks": [{"path": str(assets() / "signs.onnx")}],
+        "problems": [{"dataset": str(assets() / "signs.npz"), "radii": [0.2, 0.3], "clip": [0, 1]}],
+        "estimator": {"method": "splitting", "particles": 1000, "islands": 4, "steps": 10},
+    }
+    with tempfile.TemporaryDirectory() as name:
+        campaign, start = Campaign(plan), time.perf_counter()
+        campaign.run(Path(name) / "out", engine="dask", workers=workers).close()
+        return time.perf_counter() - start
+
+
+def separately(sizes: Sequence[int]) -> list[dict[str, float]]:
+    found = []
+    for size in sizes:
+        done = subprocess.run([sys.executable, __file__, "--size", str(size)], stdout=subprocess.PIPE, check=True)
+        found.append(json.loads(done.stdout))
+    return found
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--size", type=int, help="measure the overhead of this many problems and print JSON")
+    if "--size" in sys.argv:
+        print(json.dumps(overhead(arguments.parse_args().size)))
+        return
+    args = options(arguments)
+    rows = separately((1000, 4000) if args.quick else (1000, 10_000, 40_000))
+    print("Milliseconds a problem (CPU time of the driver, one core)\n")
+    print(table(list(rows[0]), [list(row.values()) for row in rows]))
+    turns = []
+    for _ in range(1 if args.quick else 2):
+        one, two = (dask_seconds(workers, 3 if args.quick else 8) for workers in (1, 2))
+        turns.append({"one worker, s": one, "two workers, s": two, "ratio": two / one})
+    print("\nDask, a compute-bound campaign\n")
+    print(table(list(turns[0]), [list(turn.values()) for turn in turns]))
+    write_json(args.json, args.device, {"overhead": rows, "dask": turns})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Campaigns: many problems from one plan, run by several processes, resumable, in one SQLite file."""

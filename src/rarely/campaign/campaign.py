@@ -1,0 +1,184 @@
+"""`rarely.Campaign`: a plan, what it comes to, and its run."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from rarely import __version__
+from rarely.campaign.driver import Driver, Watch
+from rarely.campaign.engines import Engine, LocalEngine
+from rarely.campaign.expansion import Expansion, digest, expand
+from rarely.campaign.plan import EstimatorTable, read_plan
+from rarely.campaign.records import Header
+from rarely.campaign.store import Store
+from rarely.campaign.tasks import Chunk
+from rarely.campaign.work import build, estimator_of
+from rarely.campaign.writer import Writer, locked, put_aside
+from rarely.errors import InputError, RarelyError
+
+EngineName = Literal["local", "dask"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a plan comes to."""
+
+    problems: int
+    chunks: int
+    networks: tuple[str, ...]
+    groups: tuple[tuple[str, int], ...]  # what shares chunks, in words, and its number of problems
+    settings: tuple[str, ...]  # of the estimator
+    calls: int  # network calls in all, a rough guess: for events of log p near -20
+
+
+class Campaign:
+    """Many problems from one plan: `campaign.toml`, or its content as a mapping.
+
+    Reading the plan finds and hashes its files. `run` makes or continues the store in a folder; the same plan gives the
+    same numbers whatever the engine, the number of workers and the interruptions.
+    """
+
+    def __init__(self, plan: Mapping[str, Any] | str | Path) -> None:
+        self.plan, folder = read_plan(plan)
+        self.source = None if isinstance(plan, Mapping) else Path(plan)
+        for settings in self.plan.settings():
+            try:
+                estimator_of(settings.model_dump(exclude_none=True))
+            except RarelyError as error:
+                raise InputError(f"{self.source or 'the plan'}: estimator: {error}") from error
+        self.expansion: Expansion = expand(self.plan, folder)
+
+    def __len__(self) -> int:
+        return len(self.expansion)
+
+    def summary(self) -> Summary:
+        settings, general = self.plan.settings(), self.plan.campaign
+        groups = []
+        for group in self.expansion.groups:
+            words = [group.network, group.source[0].item.partition("[")[0], f"l{group.norm}" if group.norm else ""]
+            size = len(group.source) * len(group.radii) * general.replicates
+            groups.append((" ".join(filter(None, words)), size * len(settings)))
+        each = [_guess(table, self.plan.budget.calls) for table in settings]
+        return Summary(
+            len(self), self.expansion.chunk_count,
+            tuple(dict.fromkeys(group.network for group in self.expansion.groups if group.network)),
+            tuple(groups), tuple(table.shown for table in settings), sum(each) * len(self) // len(settings),
+        )  # fmt: skip
+
+    def run(
+        self,
+        out: str | Path,
+        *,
+        engine: EngineName | Engine = "local",
+        workers: int | None = None,
+        scheduler: str | None = None,
+        device: str = "auto",
+        new: bool = False,
+        retry_failed: bool = False,
+        watch: Watch = lambda standing: None,
+    ) -> Store:
+        """Run what the store in `out` does not have yet, and open the store.
+
+        `engine` may also be an `Engine` of your own. `workers` are processes, one for each core unless given; with
+        `scheduler`, the address of a running Dask cluster, that cluster's are used. `new` puts an older store aside and
+        starts again, `retry_failed` gives failed problems another chance. `watch` is called with the `Standing`
+        whenever something has finished, and about twice a second.
+        """
+        folder = Path(out)
+        if scheduler is not None and engine != "dask":
+            raise InputError("a scheduler belongs to the engine dask; add engine='dask' (--engine dask)")
+        if workers is not None and workers < 1:
+            raise InputError(f"workers must be at least 1, got {workers}")
+        with ExitStack() as stack:
+            stack.enter_context(locked(folder))
+            if new:
+                put_aside(folder)
+            writer = Writer(folder)
+            stack.callback(writer.close)
+            fingerprint = self._fingerprint(device)
+            tasks = (task for chunk in self.expansion.chunks(device) for task in chunk.tasks)
+            writer.begin(self._header(folder, fingerprint), fingerprint, tasks)
+            with Store.open(folder) as store:
+                counts = store.counts()
+            known = (len(self), counts["done"], counts["failed"])
+            missing = self._missing(writer, device, failed_too=not retry_failed)
+            if (first := next(missing, None)) is not None:
+                self._rehearse()
+                runs_on = _engine(engine, workers or os.cpu_count() or 1, scheduler, device)
+                stack.callback(runs_on.close)
+                Driver(writer, runs_on, self.plan.campaign.seed, known, watch).run(chain([first], missing))
+        return Store.open(folder)
+
+    def _missing(self, writer: Writer, device: str, *, failed_too: bool) -> Iterator[Chunk]:
+        for chunk in self.expansion.chunks(device):
+            if not writer.finished(chunk.tasks, failed_too=failed_too):
+                yield chunk
+
+    def _rehearse(self) -> None:
+        """Build the first and the last problem of each source.
+
+        Where neither can be built, a wrong shape, say, the run should end now and not fail every problem.
+        """
+        for first, last in self.expansion.samples():
+            try:
+                build(first)
+            except RarelyError:
+                build(last)
+
+    def _fingerprint(self, device: str) -> dict[str, str]:
+        import torch
+
+        return {**self.expansion.fingerprint, "device": device, "rarely": __version__, "torch": torch.__version__}
+
+    def _header(self, folder: Path, fingerprint: dict[str, str]) -> Header:
+        import torch
+
+        versions = {
+            "rarely": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        }
+        plan = "campaign.toml" if self.source is None else str(self.source.resolve())
+        words = ["rarely", "campaign", "run", plan, "--out", str(folder.resolve())]
+        words += ["--device", fingerprint["device"]] if fingerprint["device"] != "auto" else []
+        general = self.plan.campaign
+        return Header(
+            general.name or "campaign", self.plan.to_toml(), digest(*(f"{k}={v}" for k, v in fingerprint.items())),
+            general.seed, datetime.now(UTC).isoformat(timespec="seconds"), versions,
+            shlex.join(words),
+        )  # fmt: skip
+
+
+def _engine(name: EngineName | Engine, workers: int, scheduler: str | None, device: str) -> Engine:
+    if not isinstance(name, str):
+        return name
+    if name == "local":
+        return LocalEngine(workers)
+    from rarely.campaign.dask_engine import DaskEngine
+
+    return DaskEngine(workers, scheduler, device)
+
+
+def _guess(table: EstimatorTable, limit: int | None) -> int:
+    """Network calls of one problem with log p near -20."""
+    levels = 20 / -math.log(table.quantile or 0.1)
+    steps = table.steps if isinstance(table.steps, int) else 10
+    guess = {
+        "auto": 40_000.0,
+        "splitting": (table.particles or 1000) * (table.islands or 8) * (1 + levels * steps),
+        "monte-carlo": float(table.samples or 1_000_000),
+        "line-sampling": 10_000.0,
+        "importance": 20_000.0,
+    }[table.method]
+    return int(min(guess, limit or math.inf))

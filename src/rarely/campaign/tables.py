@@ -1,0 +1,104 @@
+"""A campaign as one flat table: CSV, JSON, Parquet, or a pandas frame."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rarely.campaign.records import Record
+from rarely.campaign.store import Store
+from rarely.errors import InputError, MissingExtra
+
+_TEXT = ("key", "name", "network", "item", "label", "norm", "state", "reason", "outcome")
+_WHOLE = ("index", "replicate", "attempts", "evaluations", "gradients", "calls")
+COLUMNS = (
+    "index", "key", "name", "network", "item", "label", "norm", "radius", "replicate", "state", "attempts", "reason",
+    "outcome", "log_prob", "log_prob_std", "low", "high", "upper_bound", "evaluations", "gradients", "calls", "seconds",
+)  # fmt: skip
+SUFFIXES = (".csv", ".json", ".parquet")
+_ROWS_AT_ONCE = 5000
+
+
+def flat(record: Record) -> dict[str, Any]:
+    """One row; what an estimate would say is None where there is none."""
+    row = {name: getattr(record, name, None) for name in COLUMNS}
+    e = record.estimate
+    if e is not None:
+        row.update(
+            outcome=e.outcome.value, log_prob=e.log_prob, log_prob_std=e.log_prob_std, low=e.interval.low,
+            high=e.interval.high, upper_bound=e.upper_bound, evaluations=e.evaluations, gradients=e.gradients,
+            calls=e.calls, seconds=e.seconds,
+        )  # fmt: skip
+    return row
+
+
+def export(store: Store, file: str | Path) -> int:
+    """Write every problem of a store; the suffix says how. Returns the number of rows. Memory stays flat."""
+    path = Path(file)
+    writers = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}
+    if path.suffix.lower() not in writers:
+        raise InputError(f"{path}: a table is written as {', '.join(SUFFIXES)}")
+    return writers[path.suffix.lower()](store, path)
+
+
+def frame(store: Store) -> Any:
+    """Every problem of a store as a pandas frame."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtra("a frame needs pandas: pip install 'rarely[tables]'") from error
+    return pandas.DataFrame([flat(record) for record in store.records()], columns=list(COLUMNS))
+
+
+def _write_csv(store: Store, path: Path) -> int:
+    count = 0
+    with path.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, COLUMNS)
+        writer.writeheader()
+        for record in store.records():
+            writer.writerow(flat(record))
+            count += 1
+    return count
+
+
+def _write_json(store: Store, path: Path) -> int:
+    """A list with one row a line. JSON has no infinities: they are strings, as in the JSON of an estimate."""
+    count = 0
+    with path.open("w", encoding="utf-8") as out:
+        out.write("[")
+        for count, record in enumerate(store.records(), 1):
+            row = {k: repr(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in flat(record).items()}
+            out.write(("\n" if count == 1 else ",\n") + json.dumps(row, ensure_ascii=False, allow_nan=False))
+        out.write("\n]\n")
+    return count
+
+
+def _write_parquet(store: Store, path: Path) -> int:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtra(
+            "Parquet needs pyarrow: pip install 'rarely[tables]'; .csv and .json need nothing"
+        ) from error
+    kinds = {
+        **dict.fromkeys(COLUMNS, pyarrow.float64()),
+        **dict.fromkeys(_TEXT, pyarrow.string()),
+        **dict.fromkeys(_WHOLE, pyarrow.int64()),
+    }
+    schema, count = pyarrow.schema(list(kinds.items())), 0
+    with parquet.ParquetWriter(path, schema) as writer:
+        for rows in _pieces(map(flat, store.records())):
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+            count += len(rows)
+    return count
+
+
+def _pieces(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    while piece := list(islice(rows, _ROWS_AT_ONCE)):
+        yield piece

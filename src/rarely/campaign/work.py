@@ -1,0 +1,136 @@
+"""What a worker does with a chunk: build its problems, estimate them, and pack the answers."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rarely.api import Running
+from rarely.campaign.files import unchanged
+from rarely.campaign.records import WitnessSet
+from rarely.campaign.tasks import Answer, Chunk, File, ImagePlace, NetworkFile, Solved, Task
+from rarely.errors import RarelyError
+from rarely.estimators import Estimator
+from rarely.estimators.naming import make_estimator
+from rarely.execution import Execution, fitting_batches
+from rarely.formats.images import Images, load_images
+from rarely.formats.specification import Specification
+from rarely.formats.vnnlib import read_vnnlib
+from rarely.inputs import LpBall
+from rarely.loading import load_problem, problem_from
+from rarely.networks import load_network
+from rarely.networks.normalised import normalised
+from rarely.problem import Problem
+from rarely.properties import Misclassification
+from rarely.result import Estimate
+
+PROOF_BOXES = 5000  # that `auto` may bound for a proof in few dimensions
+_KEPT_WITNESSES = 8
+
+
+def answer(chunk: Chunk) -> Answer:
+    """Solve a chunk, or say why not: a failing problem must not end the worker."""
+    try:
+        return Answer(chunk, solve(chunk))
+    except RarelyError as error:
+        return Answer(chunk, failure=str(error))
+    except Exception as error:  # a user's network may raise anything
+        return Answer(chunk, failure=f"{type(error).__name__}: {error}")
+
+
+def solve(chunk: Chunk) -> tuple[Solved, ...]:
+    # One thread: sums of floats depend on how many threads share them, and several workers fill the cores.
+    torch.set_num_threads(1)
+    method = chunk.method
+    estimator = estimator_of(method.estimator)
+    problems = [build(task) for task in chunk.tasks]
+    solved: dict[int, Solved] = {}
+    for number, rows in enumerate(fitting_batches(problems, estimator)):
+        running = Running(
+            [problems[row] for row in rows], estimator, seed=chunk.seed + number, confidence=method.confidence,
+            max_evaluations=method.calls, execution=Execution(device=method.device, threads=1),
+        )  # fmt: skip
+        for _ in running:
+            pass
+        for row, estimate in zip(rows, running.results, strict=True):
+            assert estimate is not None
+            solved[row] = _pack(estimate, problems[row], chunk.tasks[row])
+    return tuple(solved[row] for row in range(len(problems)))
+
+
+def estimator_of(table: dict[str, Any]) -> Estimator:
+    """The estimator of a plan. `auto` limits its proofs by work: what a clock cut off could not be repeated."""
+    settings = {"proof_boxes": PROOF_BOXES, **table} if table["method"] == "auto" else dict(table)
+    return make_estimator(settings.pop("method"), settings.pop("kernel", None), settings)
+
+
+def build(task: Task) -> Problem:
+    place = task.place
+    if isinstance(place, ImagePlace):
+        assert task.network_file is not None
+        assert task.radius is not None
+        network = _network(task.network_file)
+        image = torch.from_numpy(_image(network, place))
+        ball = LpBall(image, task.radius, "inf" if task.norm == "inf" else float(task.norm), place.clip)
+        return Problem(network, Misclassification(place.label), ball, task.name)
+    if task.network_file is None:
+        return load_problem(unchanged(place.file), input_model=place.input_model, name=task.name)
+    network, specification = _network(task.network_file), _specification(place.file)
+    return problem_from(network, specification, input_model=place.input_model, name=task.name)
+
+
+@lru_cache(maxsize=8)
+def _network(wanted: NetworkFile) -> Any:
+    path = unchanged(wanted.file)
+    network = load_network(path, architecture=wanted.architecture, trust_pickle=wanted.trust_pickle)
+    return normalised(network, wanted.mean, wanted.std)
+
+
+@lru_cache(maxsize=8)
+def _specification(file: File) -> Specification:
+    return read_vnnlib(unchanged(file))
+
+
+@lru_cache(maxsize=2)
+def _images(dataset: File, shape: tuple[int, ...] | None) -> Images:
+    return load_images(Path(unchanged(dataset)), shape, None)
+
+
+def _image(network: Any, place: ImagePlace) -> np.ndarray[Any, Any]:
+    shape = getattr(network, "input_shape", None)
+    return np.asarray(_images(place.dataset, None if shape is None else tuple(shape)).inputs[place.row])
+
+
+def _pack(estimate: Estimate, problem: Problem, task: Task) -> Solved:
+    witnesses = None
+    if len(estimate.witnesses):
+        place, center = task.place, problem.inputs.center
+        original = _image(problem.network, place) if isinstance(place, ImagePlace) else center.numpy()
+        inputs, scores = (
+            part[:_KEPT_WITNESSES].numpy() for part in (estimate.witnesses.inputs, estimate.witnesses.scores)
+        )
+        witnesses = pack_witnesses(WitnessSet(inputs, scores, original))
+    text = json.dumps(json.loads(estimate.to_json()), separators=(",", ":"))
+    return Solved(
+        text, estimate.outcome.value, estimate.log_prob, estimate.log_prob_std, estimate.calls, witnesses
+    )  # fmt: skip
+
+
+def pack_witnesses(found: WitnessSet) -> bytes:
+    buffer = io.BytesIO()
+    arrays = {"inputs": found.inputs, "scores": found.scores}
+    if found.original is not None:
+        arrays["original"] = found.original
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def unpack_witnesses(content: bytes) -> WitnessSet:
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        return WitnessSet(stored["inputs"], stored["scores"], stored.get("original"))

@@ -1,0 +1,114 @@
+"""Comparing two campaigns, and exporting one."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import math
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+from campaign_helpers import Inline
+
+from rarely import Campaign
+from rarely.campaign.compare import _median, compare
+from rarely.campaign.store import Store
+from rarely.campaign.tables import COLUMNS, export, frame
+from rarely.errors import InputError
+
+
+@pytest.fixture
+def two(plan: dict[str, Any], tmp_path: Path) -> tuple[Store, Store]:
+    """The same images on a network and on one with an output that wins more often."""
+    plan["campaign"]["replicates"] = 1
+    (tmp_path / "worse.py").write_text(
+        (tmp_path / "net.py").read_text().replace("x @ self.weight", "x @ self.weight + torch.tensor([0.3, 0, 0])")
+    )
+    other = copy.deepcopy(plan)
+    other["networks"] = [{"path": f"{tmp_path}/worse.py:Net", "name": "worse"}]
+    other["campaign"]["replicates"] = 2
+    stores = [Campaign(p).run(tmp_path / name, engine=Inline()) for p, name in ((plan, "a"), (other, "b"))]
+    return stores[0], stores[1]
+
+
+def test_pairs_and_their_spread(two: tuple[Store, Store]) -> None:
+    found = compare(*two)
+    assert len(found.pairs) == 20
+    assert (found.only_a, found.only_b, found.unfinished) == (0, 20, 0)
+    assert sum(found.verdicts().values()) == 20
+    differences = []
+    for pair in found.pairs:
+        assert pair.a.item == pair.b.item
+        assert pair.a.radius == pair.b.radius
+        assert pair.b.replicate == 0
+        if pair.difference is not None:
+            assert pair.difference == pair.b.estimate.log_prob - pair.a.estimate.log_prob
+            assert pair.low <= pair.difference <= pair.high
+            differences.append(pair.difference)
+    assert found.mean.value == pytest.approx(fmean(differences))
+    assert found.median.value == median(differences)
+    from scipy.stats import t
+
+    reach = t.ppf(0.975, len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
+    assert found.mean.high - found.mean.value == pytest.approx(reach, rel=1e-6)
+
+
+def test_the_interval_of_a_median_covers_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    runs = 2000
+    hits = 0
+    for _ in range(runs):
+        spread = _median(rng.exponential(size=17).tolist(), 0.95)
+        hits += spread.low <= math.log(2) <= spread.high
+    from scipy.stats import binom
+
+    exact = 1 - 2 * binom.cdf(4, 17, 0.5)  # between the 5th and the 13th of 17
+    assert exact >= 0.95
+    assert abs(hits / runs - exact) < 5 * math.sqrt(exact * (1 - exact) / runs)
+    assert _median([1.0, 2.0, 3.0], 0.95).low == -math.inf
+    assert _median([1.0], 0.95) is None
+
+
+def test_nothing_in_common_is_told(two: tuple[Store, Store], plan: dict[str, Any], tmp_path: Path) -> None:
+    plan["problems"][0]["radii"] = [0.2]
+    other = Campaign(plan).run(tmp_path / "c", engine=Inline())
+    with other, pytest.raises(InputError, match="have no problem in common"):
+        compare(two[0], other)
+    plan["problems"][0]["radii"] = [0.1]
+    plan["campaign"]["confidence"] = 0.9
+    other = Campaign(plan).run(tmp_path / "d", engine=Inline())
+    with other, pytest.raises(InputError, match=r"intervals of confidence \[0.9, 0.95\]"):
+        compare(two[0], other)
+
+
+def test_several_networks_are_matched_by_name(two: tuple[Store, Store], plan: dict[str, Any], tmp_path: Path) -> None:
+    plan["networks"].append({"path": f"{tmp_path}/worse.py:Net", "name": "worse"})
+    with Campaign(plan).run(tmp_path / "both", engine=Inline()) as both:
+        found = compare(two[0], both)
+    assert len(found.pairs) == 20
+    assert {pair.b.network for pair in found.pairs} == {"net"}
+    assert found.only_b == 20
+
+
+def test_export(two: tuple[Store, Store], tmp_path: Path) -> None:
+    store = two[0]
+    for name in ("x.csv", "x.json", "x.parquet"):
+        assert export(store, tmp_path / name) == 20
+    records = list(store.records())
+    with (tmp_path / "x.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    data = json.loads((tmp_path / "x.json").read_text())
+    table = frame(store)
+    pandas = pytest.importorskip("pandas")
+    parquet = pandas.read_parquet(tmp_path / "x.parquet")
+    assert tuple(table.columns) == tuple(parquet.columns) == tuple(rows[0]) == tuple(data[0]) == COLUMNS
+    for i, record in enumerate(records):
+        assert float(rows[i]["log_prob"]) == float(data[i]["log_prob"]) == record.estimate.log_prob
+        assert table.log_prob[i] == parquet.log_prob[i] == record.estimate.log_prob
+        assert rows[i]["key"] == data[i]["key"] == table.key[i] == parquet.key[i] == record.key
+    with pytest.raises(InputError, match=r"written as .csv, .json, .parquet"):
+        export(store, tmp_path / "x.xlsx")

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import made_campaign as made
+from rarely.errors import FormatError, InputError
+from rarely.report.figures import Curve, histogram, plot_curves, plot_distribution, plot_levels, save
+from rarely.report.interactive import write_interactive
+from rarely.report.sources import read_records
+from rarely.report.svg import inline
+from rarely.report.tally import tally
+
+
+def _texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(svg).iter() if element.tag.endswith("text")]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[-1.0], [-1.0, -1.0], [0.0, -700.0], [0.0], [-0.3, -0.1, -0.2], [-1e5, 0.0], [0.1 * math.log(10) * 3]],
+)
+def test_the_histogram_loses_nobody(values: list[float]) -> None:
+    edges, heights, doubts = histogram(values, values[:1])
+    assert heights.sum() == len(values)
+    assert doubts.sum() == 1
+    assert len(edges) <= 31
+    assert (np.diff(edges) > 0).all()
+
+
+def test_quartiles_do_not_mix_numbers_and_nothing() -> None:
+    curve = Curve("", [0.1], [[-math.inf, -math.inf, -4.0, -2.0]])
+    assert curve.quartiles().tolist() == [[-math.inf, -math.inf, -4.0]]
+
+
+def test_a_drawing_in_a_page_is_well_formed_and_named() -> None:
+    curves = [Curve(f"<b>&{i}", [0.1, 0.2], [[-9.0, -math.inf], [-3.0, -2.0]]) for i in range(2)]
+    drawing = inline(plot_curves(curves), "here", "a < b", "c & d")
+    assert drawing.startswith("<svg viewBox=")
+    body = drawing.replace(
+        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+    )
+    assert {"<b>&0", "<b>&1", "no violation found"} <= set(_texts(body))
+    assert '<title id="here-title">a &lt; b</title>' in drawing
+    assert inline(plot_curves(curves), "here", "a < b", "c & d") == drawing  # the same data, the same file
+
+
+def test_many_points_do_not_fill_the_file() -> None:
+    few = inline(plot_curves([Curve("", [0.1, 0.2], [[-5.0] * 900] * 2)]), "few", "", "")
+    many = inline(plot_curves([Curve("", [0.1, 0.2], [[-5.0] * 9000] * 2)]), "many", "", "")
+    assert len(many) < len(few) / 5
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
+def test_figures_are_written_in_their_size(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"figure.{ending}"
+    save(plot_distribution([-3.0, -9.0], [-4.0], size=(3.3, 2.2)), file)
+    assert file.stat().st_size > 1000
+    if ending == "svg":
+        texts = _texts(file.read_text())
+        assert {"violated", "not to be trusted", "problems"} <= set(texts)
+        assert ET.fromstring(file.read_text()).get("width") == "237.6pt"
+
+
+def test_names_with_dollars_are_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "levels.svg"
+    save(plot_levels([made.violated(-20.0, name="cost $x_ $"), made.violated(-20.0, name="$")]), file)
+    assert {"cost $x_ $", "$"} <= set(_texts(file.read_text()))
+
+
+def test_curves_are_told_apart_by_what_differs() -> None:
+    records = [made.record(i, made.violated(-5.0), network=f"net{i % 2}") for i in range(12)]
+    assert [curve.name for curve in tally(records).curves()] == ["net0", "net1"]
+    records = [made.record(i, made.violated(-5.0), norm=norm) for i in range(6) for norm in ("inf", "2")]
+    assert [curve.name for curve in tally(records).curves()] == ["norm inf", "norm 2"]
+    assert [curve.name for curve in tally(records[::2]).curves()] == [""]
+    assert tally(records[:2]).curves() == []
+
+
+def test_what_is_not_to_be_trusted_is_left_out_of_curves() -> None:
+    records = list(made.records(300))
+    counted = tally(records)
+    drawn = sum(len(column) for curve in counted.curves() for column in curve.log_probs)
+    skipped = counted.counts["not to be trusted"] + counted.counts["failed"]
+    assert counted.counts["not to be trusted"] > 0
+    assert drawn == 300 - skipped
+
+
+def test_records_from_estimates(tmp_path: Path) -> None:
+    one, many = tmp_path / "one.json", tmp_path / "many.json"
+    one.write_text(made.violated(-5.0, name="brake").to_json())
+    many.write_text(f"[{made.violated(-5.0).to_json()},{made.violated(-6.0).to_json()}]")
+    names = [record.name for record in read_records([one, many])]
+    assert names == ["brake", "many", "many"]
+
+
+def test_records_from_a_robustness_study(tmp_path: Path) -> None:
+    file = tmp_path / "study.json"
+    rows = [
+        {"image": "a.png", "label": 2, "eps": 0.1, "estimate": json.loads(made.violated(-5.0).to_json())},
+        {"image": "a.png", "label": 2, "eps": 0.2, "estimate": None},
+    ]
+    file.write_text(json.dumps({"schema": 1, "norm": "inf", "rows": rows}))
+    first, second = read_records([file])
+    assert (first.radius, first.norm, first.label, first.state) == (0.1, "inf", "2", "done")
+    assert (second.radius, second.state, second.estimate) == (0.2, "waiting", None)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[3]", '{"rows": 3, "norm": "inf"}', '{"rows": [{}]}', '"x"', "[{}]"])
+def test_files_that_are_no_results(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "odd.json"
+    file.write_text(text)
+    with pytest.raises(FormatError, match="odd"):
+        list(read_records([file]))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        list(read_records([tmp_path / "none.json"]))
+
+
+@pytest.mark.parametrize("kind", ["curve", "distribution", "levels"])
+def test_figures_to_point_at(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("plotly")
+    file = tmp_path / "figure.html"
+    records = [made.record(i, made.violated(-5.0 - i), name=f"</script><b>{i}") for i in range(6)]
+    write_interactive(file, records, kind)
+    text = file.read_text(encoding="utf-8")
+    assert "</script><b>" not in text
+    assert "plotly" in text
+    assert ' src="http' not in text
+    with pytest.raises(InputError, match="nothing"):
+        write_interactive(file, [made.record(0, None)], kind)
