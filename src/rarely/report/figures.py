@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,31 @@ from rarely.result import Estimate, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK, ACCENT, FAINT, WARNING = "#22303c", "#1f6f8b", "#b8c4cc", "#c8553d"
+SERIES = (ACCENT, "#c98a1b", "#7a5aa6", "#5b8c5a", "#a34a6d", "#5f6b76")  # curves side by side
+_MARKERS = "osD^vP"
+_MAX_POINTS = 2000  # more become a smear, and a large file
+_LONGEST = 44  # characters of a name in a legend
 _LN10 = math.log(10)
 _FORMATS = (".svg", ".png", ".pdf")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Natural logs of p at each radius, one per problem; -inf where no violation was found."""
+
+    name: str
+    radii: Sequence[float]
+    log_probs: Sequence[ArrayLike]
+
+    def quartiles(self) -> NDArray[Any]:
+        """(radii, 3). Without interpolation: between a number and "no violation found" there is nothing."""
+        columns = [np.asarray(column, dtype=float) for column in self.log_probs]
+        cuts = [np.quantile(column, (0.25, 0.5, 0.75), method="inverted_cdf") for column in columns]
+        return np.array(cuts).reshape(-1, 3)
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -34,12 +55,12 @@ def save(figure: Figure, path: str | Path) -> None:
         figure.savefig(path, dpi=160, metadata={"Date": None} if ending == ".svg" else None)
 
 
-def plot_estimate(estimate: Estimate) -> Figure:
+def plot_estimate(estimate: Estimate, size: tuple[float, float] = (6.4, 5.2)) -> Figure:
     """The levels that the sampler climbed, and how often its kernel moved on each."""
     levels = np.array([level for level in estimate.levels if math.isfinite(level)])
     if len(levels) == 0:  # no levels: Monte Carlo, or a method that does not climb
         return plot_probabilities([estimate])
-    figure = _figure(6.4, 5.2)
+    figure = _figure(*size)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     steps = np.arange(1, len(levels) + 1)
     top.axhline(0.0, color=WARNING, linewidth=1)
@@ -53,7 +74,7 @@ def plot_estimate(estimate: Estimate) -> Figure:
     bottom.set_ylim(0, 1)
     bottom.set_ylabel("acceptance")
     bottom.set_xlabel("level number")
-    _whole_numbers(bottom)
+    _whole_numbers(bottom.xaxis)
     _clean(top, bottom)
     return figure
 
@@ -84,7 +105,7 @@ def plot_probabilities(estimates: Sequence[Estimate]) -> Figure:
             color = ACCENT if estimate.outcome.trusted else WARNING
             axes.plot([low, estimate.interval.high / _LN10], [y, y], color=color, linewidth=2)
             axes.plot(centre, y, marker="o", color=color, markersize=5)
-    axes.set_yticks(rows, [estimate.name or "problem" for estimate in estimates])
+    axes.set_yticks(rows, [_literal(estimate.name) or "problem" for estimate in estimates])
     axes.set_ylim(-0.6, len(estimates) - 0.4)
     axes.set_xlabel(f"log10 of the probability, {estimates[0].interval.confidence:.0%} intervals")
     axes.grid(axis="x", color=FAINT, linewidth=0.5, alpha=0.6)
@@ -92,19 +113,24 @@ def plot_probabilities(estimates: Sequence[Estimate]) -> Figure:
     return figure
 
 
-def plot_levels(estimates: Sequence[Estimate]) -> Figure:
+def plot_levels(estimates: Sequence[Estimate], size: tuple[float, float] = (7.2, 4.2)) -> Figure:
     """How each sampler climbed: its levels as a share of the way from the first level to the violation."""
-    figure = _figure(7.2, 4.2)
+    figure = _figure(*size)
     axes = figure.subplots()
     axes.axhline(1.0, color=WARNING, linewidth=1)
     axes.annotate("violation", (0, 1), xytext=(0, 4), textcoords="offset points", color=WARNING, fontsize=9)
-    for estimate in estimates:
-        levels = np.array([level for level in estimate.levels if math.isfinite(level)])
-        if len(levels) > 1 and levels[0] < 0:
-            axes.plot(np.arange(len(levels)), 1 - levels / levels[0], marker=".", label=estimate.name or "problem")
+    climbs = [(e, np.array([level for level in e.levels if math.isfinite(level)])) for e in estimates]
+    shown = [(estimate, levels) for estimate, levels in climbs if len(levels) > 1 and levels[0] < 0]
+    for i, (estimate, levels) in enumerate(shown):
+        style: dict[str, Any] = {
+            "color": SERIES[i % len(SERIES)],
+            "marker": ".",
+            "linestyle": "-" if i < len(SERIES) else "--",
+        }
+        axes.plot(np.arange(len(levels)), 1 - levels / levels[0], label=_literal(estimate.name) or "problem", **style)
     axes.set_xlabel("level number")
     axes.set_ylabel("share of the way to a violation")
-    _whole_numbers(axes)
+    _whole_numbers(axes.xaxis)
     axes.margins(y=0.1)
     axes.legend(frameon=False, fontsize=8)
     _clean(axes)
@@ -113,22 +139,65 @@ def plot_levels(estimates: Sequence[Estimate]) -> Figure:
 
 def plot_curve(radii: Sequence[float], log_probs: Sequence[ArrayLike], floor: float | None = None) -> Figure:
     """Median and quartiles of log10 p over the radius. log_probs[i]: natural logs, one per image, -inf for none."""
-    floor = floor if floor is not None else _lowest(log_probs)
-    values = [np.maximum(np.asarray(column, dtype=float), floor) / _LN10 for column in log_probs]
-    quartiles = np.array([np.quantile(column, (0.25, 0.5, 0.75), method="inverted_cdf") for column in values])
-    figure = _figure(6.4, 4.2)
+    return plot_curves([Curve("", radii, log_probs)], floor)
+
+
+def plot_curves(curves: Sequence[Curve], floor: float | None = None, size: tuple[float, float] = (6.4, 4.2)) -> Figure:
+    """Median and quartiles of log10 p over the radius, a curve for each group; points too where there is one group."""
+    columns = [column for curve in curves for column in curve.log_probs]
+    floor = floor if floor is not None else _lowest(columns)
+    figure = _figure(*size)
     axes = figure.subplots()
-    for radius, column in zip(radii, values, strict=True):
-        axes.plot(np.full(len(column), radius), column, linestyle="", marker=".", color=FAINT, markersize=5, zorder=1)
-    axes.fill_between(radii, quartiles[:, 0], quartiles[:, 2], color=ACCENT, alpha=0.2, label="quartiles", linewidth=0)
-    axes.plot(radii, quartiles[:, 1], color=ACCENT, marker="o", label="median")
-    if any(np.isneginf(np.asarray(column, dtype=float)).any() for column in log_probs):
+    if len(curves) == 1 and sum(np.size(column) for column in columns) <= _MAX_POINTS:
+        for radius, column in zip(curves[0].radii, curves[0].log_probs, strict=True):
+            points = np.maximum(np.asarray(column, dtype=float), floor) / _LN10
+            axes.plot(np.full(len(points), radius), points, ls="", marker=".", color=FAINT, markersize=5, zorder=1)
+    for i, curve in enumerate(curves):
+        color, marker = SERIES[i % len(SERIES)], _MARKERS[i % len(_MARKERS)]
+        low, middle, high = np.maximum(curve.quartiles(), floor).T / _LN10
+        band = {"alpha": 0.2, "label": "quartiles"} if len(curves) == 1 else {"alpha": 0.1}
+        axes.fill_between(curve.radii, low, high, color=color, linewidth=0, **band)
+        name = _literal(curve.name[-_LONGEST:]) if len(curves) > 1 else "median"
+        axes.plot(curve.radii, middle, color=color, marker=marker, markersize=5, label=name)
+    if any(np.isneginf(np.asarray(column, dtype=float)).any() for column in columns):
         axes.axhline(floor / _LN10, color=WARNING, linewidth=1, linestyle="--", label="no violation found")
     axes.set_xlabel("radius ε")
     axes.set_ylabel("log10 of the probability of a mistake")
     axes.legend(frameon=False)
+    _whole_numbers(axes.yaxis)
     _clean(axes)
     return figure
+
+
+def plot_distribution(trusted: ArrayLike, doubtful: ArrayLike = (), size: tuple[float, float] = (6.4, 3.6)) -> Figure:
+    """How log10 p spreads over problems with a number; those not to be trusted stand apart."""
+    edges, heights, doubts = histogram(trusted, doubtful)
+    figure = _figure(*size)
+    axes = figure.subplots()
+    style: dict[str, Any] = {"width": np.diff(edges) * 0.9, "align": "edge"}
+    axes.bar(edges[:-1], heights, color=ACCENT, label="violated", **style)
+    if doubts.any():
+        axes.bar(edges[:-1], doubts, bottom=heights, color=WARNING, label="not to be trusted", **style)
+        axes.legend(frameon=False)
+    axes.set_xlabel("log10 of the probability of a violation")
+    axes.set_ylabel("problems")
+    _whole_numbers(axes.xaxis)
+    _whole_numbers(axes.yaxis)
+    _clean(axes)
+    return figure
+
+
+def histogram(trusted: ArrayLike, doubtful: ArrayLike = ()) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Edges on the scale of log10 p at round numbers, at most 31, and the counts between them. Takes natural logs."""
+    numbers, doubts = (np.asarray(values, dtype=float) / _LN10 for values in (trusted, doubtful))
+    every = np.concatenate([numbers, doubts])
+    low, high = (float(every.min()), float(every.max())) if len(every) else (-1.0, 0.0)
+    step = next(s for s in (m * 10.0**k for k in range(-1, 300) for m in (1, 2, 5)) if (high - low) / s <= 28)
+    # A probability of one stands at the upper end of the scale, not alone in a bin above it.
+    first, last = math.floor(low / step), max(math.floor(low / step) + 1, math.ceil(high / step))
+    edges = np.arange(first, last + 1) * step
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # rounding must lose nobody
+    return edges, np.histogram(numbers, edges)[0], np.histogram(doubts, edges)[0]
 
 
 def plot_witnesses(originals: ArrayLike, witnesses: ArrayLike, titles: Sequence[tuple[str, str]]) -> Figure:
@@ -145,7 +214,7 @@ def plot_witnesses(originals: ArrayLike, witnesses: ArrayLike, titles: Sequence[
         largest = float(np.abs(change).max()) or 1.0
         for axes, image, title in ((grid[row, 0], original, left), (grid[row, 1], witness, right)):
             axes.imshow(_picture(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            axes.set_title(title, fontsize=9)
+            axes.set_title(_literal(title), fontsize=9)
         grid[row, 2].imshow(change, cmap="RdBu_r", vmin=-largest, vmax=largest, interpolation="nearest")
         grid[row, 2].set_title(f"difference (±{largest:.2g})", fontsize=9)
         for axes in grid[row]:
@@ -156,7 +225,12 @@ def plot_witnesses(originals: ArrayLike, witnesses: ArrayLike, titles: Sequence[
 def _headline(estimate: Estimate) -> str:
     """The one-line summary without its costs, the name on a line of its own."""
     text = str(estimate).rpartition(" (")[0].removeprefix(f"{estimate.name}: ")
-    return f"{estimate.name}\n{text}" if estimate.name else text
+    return f"{_literal(estimate.name)}\n{text}" if estimate.name else text
+
+
+def _literal(text: str) -> str:
+    """A name as it is: matplotlib would read what stands between dollar signs as mathematics."""
+    return text.replace("$", r"\$")
 
 
 def _picture(image: NDArray[Any]) -> NDArray[Any]:
@@ -181,10 +255,13 @@ def _figure(width: float, height: float) -> Figure:
 def _clean(*plots: Axes) -> None:
     for axes in plots:
         axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors=INK)
+        axes.spines[["left", "bottom"]].set_color(FAINT)
+        axes.tick_params(color=FAINT, labelcolor=INK)
+        for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
+            label.set_color(INK)
 
 
-def _whole_numbers(axes: Axes) -> None:
+def _whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_major_locator(MaxNLocator(integer=True))

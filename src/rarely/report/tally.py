@@ -1,0 +1,189 @@
+"""One pass over the records of a campaign: what is counted, what is drawn, and the rows that are shown."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rarely.campaign.records import Record
+from rarely.report.figures import Curve
+from rarely.result import Estimate, Outcome
+
+# How a problem stands, in the order in which shares are shown, and the sentence that explains it.
+STANDINGS = {
+    "violated": Outcome.VIOLATED.sentence,
+    "proved safe": Outcome.PROVED_SAFE.sentence,
+    "below the floor": Outcome.BELOW_FLOOR.sentence,
+    "out of budget": Outcome.OUT_OF_BUDGET.sentence,
+    "not to be trusted": Outcome.STALLED.sentence,
+    "failed": "The problem could not be run to its end; the reason is given.",
+    "waiting": "The campaign has not come to this problem yet.",
+}
+FIELDS = (
+    "key", "name", "network", "item", "label", "norm", "radius", "replicate", "standing", "log_prob", "std", "low",
+    "high", "upper", "confidence", "evaluations", "gradients", "seconds", "attempts", "reason", "levels", "acceptance",
+    "methods", "notes",
+)  # fmt: skip
+MAX_ROWS = 20_000  # more would make a page that browsers open slowly
+_WORST = 6  # cards on the page
+
+
+@dataclass(frozen=True)
+class Violation:
+    record: Record
+    estimate: Estimate
+
+    @property
+    def question(self) -> tuple[object, ...]:
+        """What replicates have in common."""
+        record = self.record
+        return record.network, record.item or record.key, record.label, record.norm, record.radius
+
+
+@dataclass
+class Tally:
+    """What is left of the records: memory grows by a few numbers a problem, and by a row up to `max_rows`."""
+
+    max_rows: int = MAX_ROWS
+    counts: Counter[str] = field(default_factory=Counter)
+    trusted: array[float] = field(default_factory=lambda: array("d"))  # log p of the violated
+    doubtful: array[float] = field(default_factory=lambda: array("d"))  # log p of those not to be trusted
+    by_radius: dict[tuple[str, str], dict[float, array[float]]] = field(default_factory=dict)
+    calls: int = 0
+    settings: Counter[str] = field(default_factory=Counter)  # how many estimates were made with which settings
+    worst: list[Violation] = field(default_factory=list)  # a few, the most probable first, replicates not repeated
+    _rows: list[tuple[tuple[int, float, int], str, str]] = field(default_factory=list)  # a heap: badness, key, JSON
+
+    def add(self, record: Record) -> None:
+        stands = standing(record)
+        self.counts[stands] += 1
+        if record.estimate is not None:
+            self._count(record, record.estimate, stands)
+        if self.max_rows == 0:
+            return
+        entry = (_badness(record, stands), record.key, _row(record, stands))
+        if len(self._rows) < self.max_rows:
+            heapq.heappush(self._rows, entry)
+        else:
+            heapq.heappushpop(self._rows, entry)
+
+    def _count(self, record: Record, estimate: Estimate, stands: str) -> None:
+        self.calls += estimate.calls
+        self.settings[_settings(estimate)] += 1
+        number = math.isfinite(estimate.log_prob)
+        if stands == "not to be trusted":
+            if number:
+                self.doubtful.append(estimate.log_prob)
+            return
+        if number:
+            self.trusted.append(estimate.log_prob)
+            self._keep_worst(Violation(record, estimate))
+        if record.radius is not None:
+            radii = self.by_radius.setdefault((record.network, record.norm), {})
+            radii.setdefault(record.radius, array("d")).append(estimate.log_prob if number else -math.inf)
+
+    def _keep_worst(self, new: Violation) -> None:
+        if len(self.worst) == _WORST and new.estimate.log_prob <= self.worst[-1].estimate.log_prob:
+            return
+        same = next((i for i, old in enumerate(self.worst) if old.question == new.question), None)
+        if same is not None:
+            if self.worst[same].estimate.log_prob >= new.estimate.log_prob:
+                return
+            del self.worst[same]
+        self.worst.append(new)
+        self.worst.sort(key=lambda found: -found.estimate.log_prob)
+        del self.worst[_WORST:]
+
+    @property
+    def total(self) -> int:
+        return self.counts.total()
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Key and JSON of each row that is kept, the worst first."""
+        return [(key, text) for _, key, text in sorted(self._rows, reverse=True)]
+
+    def curves(self) -> list[Curve]:
+        """log p over the radius for each network and norm that has two radii or more."""
+        norms = {norm for _, norm in self.by_radius}
+        networks = {network for network, _ in self.by_radius}
+        found = []
+        for (network, norm), columns in self.by_radius.items():
+            if len(columns) > 1:
+                parts = (network if len(networks) > 1 else "", f"norm {norm}" if len(norms) > 1 else "")
+                radii = sorted(columns)
+                found.append(Curve(" ".join(filter(None, parts)), radii, [columns[radius] for radius in radii]))
+        return found
+
+
+def tally(records: Iterable[Record], max_rows: int = MAX_ROWS) -> Tally:
+    counted = Tally(max_rows)
+    for record in records:
+        counted.add(record)
+    return counted
+
+
+def standing(record: Record) -> str:
+    if record.estimate is None:
+        return "failed" if record.state == "failed" else "waiting"
+    return record.estimate.outcome.value if record.estimate.outcome.trusted else "not to be trusted"
+
+
+def _badness(record: Record, stands: str) -> tuple[int, float, int]:
+    """Violations by probability, then what is unknown by its bound, then failures, proofs and what waits."""
+    estimate = record.estimate
+    if estimate is None:
+        return (1 if stands == "failed" else -1, 0.0, -record.index)
+    if math.isfinite(estimate.log_prob):
+        return 3, estimate.log_prob, -record.index
+    bound = estimate.upper_bound if not math.isnan(estimate.upper_bound) else 0.0
+    return (0 if stands == "proved safe" else 2), bound, -record.index
+
+
+def _settings(estimate: Estimate) -> str:
+    made = estimate.provenance
+    parts = (_call(made.get("estimator")), made.get("device"), made.get("dtype"))
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _call(value: Any) -> Any:
+    """Settings as rarely.api.describe gives them, as they would be written in Python."""
+    if not isinstance(value, dict):
+        return value
+    return f"{value.get('name')}({', '.join(f'{k}={_call(v)}' for k, v in value.items() if k != 'name')})"
+
+
+def _row(record: Record, stands: str) -> str:
+    values: list[Any] = [
+        record.key, record.name, record.network, record.item, record.label, record.norm, _number(record.radius),
+        record.replicate, stands,
+    ]  # fmt: skip
+    e = record.estimate
+    if e is None:
+        values += [None] * 9 + [record.attempts, record.reason]
+    else:
+        values += [
+            _number(e.log_prob), _number(e.log_prob_std), _number(e.interval.low), _number(e.interval.high),
+            _number(e.upper_bound), e.interval.confidence, e.evaluations, e.gradients, _number(e.seconds),
+            record.attempts, record.reason,
+            [_number(level) for level in e.levels], [_number(share) for share in e.acceptance],
+            [[m.method, _number(m.log_prob), _number(m.log_prob_std), m.calls, m.note] for m in e.methods],
+            list(e.notes),
+        ]  # fmt: skip
+    return json_for_html(values)
+
+
+def json_for_html(value: object) -> str:
+    """JSON that can stand in a script element: nothing in it can end that element or begin another."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _number(value: float | None) -> float | None:
+    """Six digits, which is more than any estimate has; null for what is not a number."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

@@ -1,0 +1,125 @@
+"""A violating input as HTML: beside the original with their difference as pictures, or as numbers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rarely.campaign.records import WitnessSet
+
+Array = NDArray[Any]
+MAX_SIDE = 96  # pixels; larger pictures are scaled down, so that fifty of them stay small
+_SMALLEST_SIDE = 8  # what is narrower is a table of numbers, not a picture
+_FLAT = 256  # values from which a flat input with a square number of them is taken for a picture
+_NUMBERS = 8  # coordinates listed of an input that is no picture
+
+
+def witness_html(found: WitnessSet) -> str:
+    """The witness with the highest score. All text in it is made here; no name of a user enters."""
+    if len(found.inputs) == 0:
+        return ""
+    witness = np.asarray(found.inputs[int(np.argmax(found.scores))], dtype=float)
+    original = None if found.original is None else np.asarray(found.original, dtype=float).reshape(witness.shape)
+    picture = as_picture(witness)
+    if picture is None:
+        return _numbers(witness.ravel(), None if original is None else original.ravel())
+    return _pictures(picture, None if original is None else as_picture(original))
+
+
+def as_picture(values: Array) -> Array | None:
+    """(H, W) or (H, W, 3), if that is what the input looks like."""
+    shape = tuple(n for n in values.shape if n != 1)
+    values = values.reshape(shape)
+    if len(shape) == 3 and shape[0] == 3:
+        values = np.moveaxis(values, 0, -1)
+    elif len(shape) == 1 and shape[0] >= _FLAT and math.isqrt(shape[0]) ** 2 == shape[0]:
+        values = values.reshape(math.isqrt(shape[0]), -1)
+    is_picture = values.ndim == 2 or (values.ndim == 3 and values.shape[-1] == 3)
+    return values if is_picture and min(values.shape[:2]) >= _SMALLEST_SIDE else None
+
+
+def _pictures(witness: Array, original: Array | None) -> str:
+    shown = [witness] if original is None else [original, witness]
+    low, high = _range(shown)
+    scale = "" if (low, high) == (0.0, 1.0) else f"Shades run from {low:.3g} to {high:.3g}."
+    parts = []
+    if original is not None:
+        parts.append(_tile("original", _png(_shades(original, low, high))))
+    parts.append(_tile("violates", _png(_shades(witness, low, high))))
+    if original is not None:
+        change = witness - original
+        largest = float(np.abs(change).max())
+        change = change.mean(-1) if change.ndim == 3 else change
+        parts.append(_tile(f"difference, at most {largest:.2g}", _png(_shades(change, -largest, largest), signed=True)))
+    note = f'<p class="hint">{scale}</p>' if scale else ""
+    return f'<div class="pictures">{"".join(parts)}</div>{note}'
+
+
+def _tile(caption: str, source: str) -> str:
+    return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
+
+
+def _range(pictures: list[Array]) -> tuple[float, float]:
+    low, high = float(min(p.min() for p in pictures)), float(max(p.max() for p in pictures))
+    return (0.0, 1.0) if low >= 0 and 0.1 < high <= 1 else (low, high)
+
+
+def _shades(values: Array, low: float, high: float) -> Array:
+    width = (high - low) or 1.0
+    return np.nan_to_num((values - low) / width * 255).clip(0, 255).round().astype(np.uint8)
+
+
+def _png(shades: Array, *, signed: bool = False) -> str:
+    from PIL import Image
+
+    image = Image.fromarray(shades)
+    if max(image.size) > MAX_SIDE:
+        shrink = MAX_SIDE / max(image.size)
+        width, height = (max(1, round(side * shrink)) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BOX)
+    if signed:
+        image = Image.fromarray(np.asarray(image), mode="P")
+        image.putpalette(_blue_to_red())
+    out = io.BytesIO()
+    image.save(out, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+
+
+@cache
+def _blue_to_red() -> bytes:
+    import matplotlib
+
+    colors = matplotlib.colormaps["RdBu_r"](np.linspace(0, 1, 256))[:, :3]
+    return bytes((colors * 255).round().astype(np.uint8).ravel())
+
+
+def _numbers(witness: Array, original: Array | None) -> str:
+    order = np.arange(len(witness)) if original is None else np.argsort(-np.abs(witness - original), kind="stable")
+    kept = sorted(order[:_NUMBERS].tolist())
+    head = "<th>input</th><th>violates</th>" if original is None else (
+        "<th>input</th><th>centre</th><th>violates</th><th>change</th>"
+    )  # fmt: skip
+    rows = "".join(f"<tr>{''.join(_cells(i, witness, original))}</tr>" for i in kept)
+    left = len(witness) - len(kept)
+    which = "" if original is None else ", those that changed most"
+    note = f'<p class="hint">{len(kept)} of {len(witness):,} inputs{which}.</p>' if left else ""
+    return f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{note}'
+
+
+def _cells(i: int, witness: Array, original: Array | None) -> Iterator[str]:
+    yield f"<td>{i}</td>"
+    if original is None:
+        yield f"<td>{witness[i]:.4g}</td>"
+        return
+    change = witness - original
+    share = abs(change[i]) / (float(np.abs(change).max()) or 1.0)
+    yield f"<td>{original[i]:.4g}</td><td>{witness[i]:.4g}</td>"
+    bar = f'<span class="amount" style="width:{share * 3:.2f}em" aria-hidden="true"></span>'
+    yield f"<td>{change[i]:+.3g} {bar}</td>"
