@@ -2,16 +2,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint types unit slow clean
+.PHONY: setup demo test lint types unit slow docs release-check clean
+
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
 setup: .venv/.ready
 
-.venv/.ready: pyproject.toml constraints.txt
+# What a user needs; what the tests need on top of it takes minutes more.
+.venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) '.[onnxruntime]'
 	touch $@
 
-demo: setup
+.venv/.ready: .venv/.installed
+	$(INSTALL) '.[dev]'
+	touch $@
+
+demo: .venv/.installed
 	$(BIN)/rarely demo
 
 test: lint types unit
@@ -30,5 +37,14 @@ unit: setup
 slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m slow
 
+# Into site/; a broken link, a page outside the navigation or any other warning fails. The variable silences an
+# announcement of the theme's authors.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# What a release must pass: build, metadata, and the wheel in an empty environment.
+release-check: setup
+	BIN=$(BIN) PYTHON=$(PYTHON) scripts/release_check.sh
+
 clean:
-	rm -rf .venv build dist rarely-demo
+	rm -rf .venv build dist site rarely-demo

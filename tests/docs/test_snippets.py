@@ -6,13 +6,17 @@ import os
 import re
 import runpy
 import shlex
+import tomllib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import typer
+import yaml
 from typer.testing import CliRunner
 
+from rarely.campaign.plan import Plan
 from rarely.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +26,8 @@ MAX_NOT_RUN = 3
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 # Commands that take seconds are run; of the others only the options are checked.
-QUICK = ("inspect", "--help", "--version")
+GROUPS = {name for name, found in typer.main.get_command(app).commands.items() if hasattr(found, "commands")}
+QUICK = ("inspect", "doctor", "--help", "--version")
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,9 @@ def _commands() -> list[tuple[str, str]]:
         for block in _blocks(page, "console"):
             lines = re.findall(r"^\$ (rarely .*)$", block.text, re.MULTILINE)
             found += [(f"{_name(page)}:{block.line}", line) for line in lines]
+        for block in _blocks(page, "yaml"):  # jobs of a CI
+            lines = re.findall(r"^\s*(?:- )?(?:run: )?(rarely .*)$", block.text, re.MULTILINE)
+            found += [(f"{_name(page)}:{block.line}", line) for line in lines]
     return found
 
 
@@ -89,14 +97,27 @@ def test_console_lines_parse(where: str, line: str, tmp_path: Path) -> None:
         assert result.exit_code == 0, (where, result.output)
         return
     # Options are known and every shipped file is there; the run itself is the business of tests/cli.
-    help_text = CliRunner().invoke(app, [words[0], "--help"])
+    command = words[:2] if words[0] in GROUPS else words[:1]
+    help_text = CliRunner().invoke(app, [*command, "--help"])
     assert help_text.exit_code == 0, (where, help_text.output)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", help_text.output)
-    for word in words[1:]:
+    for word in words[len(command) :]:
         if re.fullmatch(r"--?[a-z][a-z-]*", word):
-            assert word in plain, (where, f"{word} is no option of rarely {words[0]}")
+            assert word in plain, (where, f"{word} is no option of rarely {' '.join(command)}")
         elif word.startswith("src/"):
             assert (ROOT / word).exists(), (where, word)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "yaml")], ids=_name)
+def test_yaml_blocks_can_be_read(page: Path) -> None:
+    for block in _blocks(page, "yaml"):
+        assert isinstance(yaml.safe_load(block.text), dict), (_name(page), block.line)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "toml")], ids=_name)
+def test_plans_are_valid(page: Path) -> None:
+    for block in _blocks(page, "toml"):
+        Plan.model_validate(tomllib.loads(block.text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
