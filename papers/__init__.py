@@ -1,0 +1,1 @@
+"""Papers whose experiments can be run again with rarely, one package each."""

@@ -1,0 +1,166 @@
+"""Figure 1a and the numbers of experiment 1, from its tables."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from papers.webb2019 import common
+from papers.webb2019.collision import Truth, reference_path, references
+from papers.webb2019.common import Context, log_mean
+from papers.webb2019.streamed import counted
+
+TENS = math.log(10)
+NAMES = {"paper": "the paper's Algorithm 1", "auto": "rarely's default", "plain": "plain Monte Carlo"}
+COLORS = {"paper": common.PAPERS, "auto": common.OURS, "plain": common.PLAIN}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one method says of one property, over its runs."""
+
+    log_prob: float
+    error: float  # standard error over the runs, or of the count
+    runs: int
+    calls: float  # of one run
+    seconds: float
+    hit: int  # runs (plain: samples) that found a violation
+    setting: str = ""
+    bound: float = -math.inf  # plain Monte Carlo without a hit: 95 % upper bound
+
+    @property
+    def tens(self) -> float:
+        return self.log_prob / TENS
+
+
+Results = dict[str, dict[str, Found]]  # method -> file -> what it says
+
+
+def gather(out: Path, verdict: str) -> Results:
+    groups: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+    for row in [*common.read(out / "paper.csv"), *common.read(out / "auto.csv")]:
+        if row["verdict"] == verdict:
+            groups[row["method"], row["file"]].append(row)
+    found: Results = defaultdict(dict)
+    for (method, file), rows in groups.items():
+        values = [float(row["log_prob"]) for row in rows]
+        mean, error = log_mean(values)
+        calls, seconds = (sum(float(row[name]) for row in rows) / len(rows) for name in ("calls", "seconds"))
+        hit = sum(int(row["witnesses"]) > 0 for row in rows)
+        # A single run has no spread: its own standard deviation stands in.
+        own = float(rows[0]["std"]) if len(rows) == 1 and math.isfinite(mean) else error
+        found[method][file] = Found(mean, own, len(rows), calls, seconds, hit, _setting(rows[0]))
+    for file, count in counted(out, verdict).items():
+        found["plain"][file] = Found(
+            count.log_prob, count.error, 1, count.samples, count.seconds, count.hits, bound=count.bound
+        )  # fmt: skip
+    return found
+
+
+def _setting(row: dict[str, str]) -> str:
+    return f"N = {row['particles']}, M = {row['steps']}, " if row["particles"] else ""
+
+
+def figures(context: Context) -> list[Path]:
+    sat, unsat = gather(context.out, "SAT"), gather(context.out, "UNSAT")
+    truth = references(reference_path(context))
+    order = _order(sat)
+    if not order:
+        return []
+    figure, (left, middle, right) = common.panels(3, width=4.9, height=4.2)
+    for method in ("plain", "paper", "auto"):
+        if sat.get(method):
+            _estimates(left, sat[method], order, method)
+            _differences(middle, sat[method], truth, method)
+            _costs(right, sat[method], method)
+    common.label(left, "satisfiable property, rarest first", "log10 of the violation probability", "a  estimates")
+    middle.axhline(0, color=common.INK, linewidth=0.8)
+    common.label(middle, "log10 p of the reference", "log p - log p of the reference", "b  difference, ± 3 s.e.")
+    right.set_yscale("log")
+    common.label(right, "log10 p", "network calls of one run", "c  cost")
+    written = common.save(figure, context.out, "collision")
+    summary = context.out / "summary.md"
+    summary.write_text(_summary(sat, unsat, truth), encoding="utf-8")
+    return [*written, summary]
+
+
+def _order(sat: Results) -> list[str]:
+    """Files from rare to common, by the best guess there is."""
+    best: dict[str, float] = {}
+    for method in ("plain", "paper", "auto"):
+        for file, found in sat.get(method, {}).items():
+            if math.isfinite(found.log_prob) or file not in best:
+                best[file] = found.log_prob
+    return sorted(best, key=best.__getitem__)
+
+
+def _estimates(axes: Any, found: dict[str, Found], order: list[str], method: str) -> None:
+    place = {file: i for i, file in enumerate(order, 1)}
+    seen = [(place[file], f) for file, f in found.items() if math.isfinite(f.log_prob)]
+    x, y = [i for i, _ in seen], [f.tens for _, f in seen]
+    bars = [3 * f.error / TENS for _, f in seen]
+    runs = max((f.runs for f in found.values()), default=1)
+    setting = next(iter(found.values())).setting
+    text = NAMES[method] + (f", {setting}{runs} runs" if method != "plain" else "")
+    marker, size = {"plain": ("s", 4), "paper": ("o", 3.5), "auto": ("x", 3)}[method]
+    axes.errorbar(x, y, bars, fmt=marker, ms=size, color=COLORS[method], mfc="none", lw=0.8, mew=0.8, label=text)
+    if method == "plain":
+        missed = [(place[file], f.bound / TENS) for file, f in found.items() if f.hit == 0]
+        if missed:
+            at = {"marker": "v", "s": 14, "facecolors": "none", "edgecolors": COLORS[method], "linewidths": 0.8}
+            axes.scatter(*zip(*missed, strict=True), label="none found by plain: 95 % upper bound", **at)
+
+
+def _differences(axes: Any, found: dict[str, Found], truth: dict[str, Truth], method: str) -> None:
+    seen = [
+        (truth[file], f) for file, f in found.items() if file in truth and math.isfinite(f.log_prob) and f.error < 0.3
+    ]
+    x, y = [t.log_prob / TENS for t, _ in seen], [f.log_prob - t.log_prob for t, f in seen]
+    bars = [3 * math.hypot(f.error, t.std) for t, f in seen]
+    axes.errorbar(x, y, bars, fmt="o", ms=3, color=COLORS[method], lw=0.6, alpha=0.8, label=NAMES[method])
+
+
+def _costs(axes: Any, found: dict[str, Found], method: str) -> None:
+    seen = [f for f in found.values() if math.isfinite(f.log_prob)]
+    axes.plot([f.tens for f in seen], [f.calls for f in seen], "o", ms=3, color=COLORS[method], label=NAMES[method])
+
+
+def _summary(sat: Results, unsat: Results, truth: dict[str, Truth]) -> str:
+    """The table of RESULTS.md."""
+    lines = []
+    for method in ("paper", "auto", "plain"):
+        if not sat.get(method):
+            continue
+        found, others = sat[method], unsat.get(method, {})
+        errors = [
+            f.log_prob - truth[file].log_prob for file, f in found.items() if file in truth and f.log_prob > -math.inf
+        ]
+        rms = math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else math.nan
+        bias = sum(errors) / len(errors) if errors else math.nan
+        every = sum(f.hit >= (1 if method == "plain" else f.runs) for f in found.values())
+        lines.append((
+            NAMES[method], "–" if method == "plain" else max(f.runs for f in found.values()),
+            f"{every} of {len(found)}", f"{sum(f.hit > 0 for f in others.values())} of {len(others)}",
+            f"{bias:+.3f}", f"{rms:.3f} ({len(errors)})",
+            f"{sum(f.calls for f in found.values()) / len(found):.2g}",
+            f"{sum(f.seconds for f in found.values()) / len(found):.2g}",
+        ))  # fmt: skip
+    header = ("method", "runs", "violated, of satisfiable (in every run)", "violated, of unsatisfiable", "bias",
+              "RMS difference from the references (how many)", "calls of a run", "seconds of a run")  # fmt: skip
+    text = common.markdown(header, lines)
+    missed = [file for file in _order(sat) if file in sat.get("plain", {}) and sat["plain"][file].hit == 0]
+    rows = [(file, *(_cell(sat.get(method, {}).get(file)) for method in ("paper", "auto", "plain"))) for file in missed]
+    return f"{text}\n\nNot found by plain Monte Carlo ({len(missed)}):\n\n" + common.markdown(
+        ("property", "log10 p, paper's method", "log10 p, rarely's default", "plain"), rows
+    ) + "\n"  # fmt: skip
+
+
+def _cell(found: Found | None) -> str:
+    if found is None:
+        return ""
+    if math.isfinite(found.log_prob):
+        return f"{found.tens:.2f} ± {found.error / TENS:.2f}"
+    return f"none in {found.calls:.1e}" if found.runs == 1 and found.bound > -math.inf else "none"

@@ -1,0 +1,173 @@
+"""Figures of `convergence`: the rows of the paper's Fig. 2, all images, and what a run costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from papers.webb2019 import common
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Rows = Sequence[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Point:
+    eps: float
+    log_prob: float
+    error: float  # standard error of log_prob
+    runs: int
+
+
+def figures(table: Path, out: Path) -> list[Path]:
+    rows = common.read(table)
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    if not datasets:
+        common.stop(f"{table} holds nothing to draw yet")
+    first, axes = common.panels(2, len(datasets), squeeze=False)
+    for (left, right), name in zip(axes, datasets, strict=True):
+        mine = [row for row in rows if row["dataset"] == name]
+        shown = _shown(mine)
+        image = shown[0]["image"]
+        _curves(left, shown, f"{name}, test image {image}{_size(shown)}")
+        _differences(right, shown, f"{name}: difference from the largest M")
+    second, axes = common.panels(2, len(datasets), squeeze=False)
+    for (left, right), name in zip(axes, datasets, strict=True):
+        mine = [row for row in rows if row["dataset"] == name]
+        _all_images(left, mine, f"{name}, {len({row['image'] for row in mine})} test images")
+        _calls(right, mine, f"{name}: what a run costs")
+    summary = out / "summary.md"
+    summary.write_text("\n\n".join(_summary(rows, name) for name in datasets) + "\n", encoding="utf-8")
+    return [*common.save(first, out, "convergence"), *common.save(second, out, "all-images"), summary]
+
+
+def _shown(rows: Rows) -> Rows:
+    """Those of the image of the figure: it has every M, the others have one."""
+    images = dict.fromkeys(row["image"] for row in rows)
+    image = max(images, key=lambda i: len({row["steps"] for row in rows if row["image"] == i}))
+    return [row for row in rows if row["image"] == image]
+
+
+def curve(rows: Rows, method: str, steps: int = 0) -> list[Point]:
+    """One point per eps: the log of the mean of p over the runs."""
+    mine = _of(rows, method, steps)
+    points = []
+    for eps in sorted({float(row["eps"]) for row in mine}):
+        here = [row for row in mine if float(row["eps"]) == eps]
+        value, error = common.log_mean([float(row["log_prob"]) for row in here])
+        if len(here) == 1:
+            error = float(here[0]["std"])
+        if math.isfinite(value):
+            points.append(Point(eps, value, error if math.isfinite(error) else 0.0, len(here)))
+    return points
+
+
+def _of(rows: Rows, method: str, steps: int) -> list[dict[str, str]]:
+    return [row for row in rows if row["method"] == method and int(row["steps"]) == steps]
+
+
+def _step_counts(rows: Rows) -> list[int]:
+    return sorted({int(row["steps"]) for row in rows if row["method"] == "paper"})
+
+
+def _size(rows: Rows) -> str:
+    sizes = sorted({int(row["particles"]) for row in rows if row["method"] == "paper"})
+    return f", N = {sizes[0]}" if len(sizes) == 1 else ""
+
+
+def _methods(rows: Rows) -> list[tuple[str, str, str, int]]:
+    """Colour, name, method and M of each series, the largest M last."""
+    walks = [
+        (colour, f"random walk, M = {steps}", "paper", steps)
+        for colour, steps in zip((*common.SERIES[1:5], "#7d8c93"), _step_counts(rows), strict=False)
+    ]
+    return [(common.OURS, "rarely's default", "auto", 0), (common.INK, "plain Monte Carlo", "plain", 0), *walks]
+
+
+def _summary(rows: Rows, dataset: str) -> str:
+    """The image of the figure in numbers: log p ± standard error (runs; mean calls of a run) by eps and method."""
+    shown = _shown([row for row in rows if row["dataset"] == dataset])
+    methods = _methods(shown)
+    lines = []
+    for eps in sorted({float(row["eps"]) for row in shown}):
+        here = [row for row in shown if float(row["eps"]) == eps]
+        lines.append([f"{eps:g}", *(_cell(here, method, steps) for _, _, method, steps in methods)])
+    header = [f"{dataset}, image {shown[0]['image']}: eps", *(name for _, name, _, _ in methods)]
+    return common.markdown(header, lines)
+
+
+def _cell(rows: Rows, method: str, steps: int) -> str:
+    mine, points = _of(rows, method, steps), curve(rows, method, steps)
+    if not mine:
+        return "–"
+    calls = sum(_calls_of(row) for row in mine) / len(mine)
+    value = f"{points[0].log_prob:.2f} ± {points[0].error:.2f}" if points else mine[0]["outcome"]
+    doubt = " (stalled)" if points and any(row["outcome"] == "stalled" for row in mine) else ""
+    return f"{value}{doubt} ({len(mine)}; {calls:.1e})"
+
+
+def _calls_of(row: dict[str, str]) -> int:
+    return int(row["evaluations"]) + 3 * int(row["gradients"])
+
+
+def _curves(axes: Axes, rows: Rows, title: str) -> None:
+    for colour, name, method, steps in _methods(rows):
+        points = curve(rows, method, steps)
+        _bars(axes, points, colour, f"{name}{_runs(points)}")
+    common.label(axes, "eps", "log p (bars: 3 standard errors)", title)
+
+
+def _differences(axes: Axes, rows: Rows, title: str) -> None:
+    largest = max(_step_counts(rows), default=0)
+    base = {point.eps: point for point in curve(rows, "paper", largest)}
+    for colour, name, method, steps in _methods(rows):
+        points = [
+            Point(p.eps, p.log_prob - base[p.eps].log_prob, math.hypot(p.error, base[p.eps].error), p.runs)
+            for p in curve(rows, method, steps)
+            if p.eps in base and (method, steps) != ("paper", largest)
+        ]
+        if points:
+            _bars(axes, points, colour, name)
+    axes.axhline(0, color=common.INK, linewidth=0.8)
+    common.label(axes, "eps", f"log p less log p at M = {largest}", title)
+
+
+def _all_images(axes: Axes, rows: Rows, title: str) -> None:
+    for colour, name, method, steps in _methods(rows):
+        named = name
+        for image in sorted({row["image"] for row in rows}, key=int):
+            points = curve([row for row in rows if row["image"] == image], method, steps)
+            if points:
+                style = "-" if method == "auto" else "."
+                axes.plot([p.eps for p in points], [p.log_prob for p in points], style, color=colour, label=named)
+                named = ""
+    common.label(axes, "eps", "log p", title)
+
+
+def _calls(axes: Axes, rows: Rows, title: str) -> None:
+    for colour, name, method, steps in _methods(rows):
+        mine = [row for row in _of(rows, method, steps) if math.isfinite(float(row["log_prob"]))]
+        calls = [_calls_of(row) for row in mine]
+        axes.plot([float(row["log_prob"]) for row in mine], calls, ".", color=colour, label=name)
+    axes.set_yscale("log")
+    common.label(axes, "log p", "network calls of one run", title)
+
+
+def _runs(points: Sequence[Point]) -> str:
+    counts = sorted({point.runs for point in points})
+    if not counts:
+        return " (none)"
+    least, most = counts[0], counts[-1]
+    return f" ({most} run{'s' * (most > 1)})" if least == most else f" ({least} to {most} runs)"
+
+
+def _bars(axes: Axes, points: Sequence[Point], colour: str, name: str) -> None:
+    axes.errorbar(
+        [p.eps for p in points], [p.log_prob for p in points], [3 * p.error for p in points],
+        fmt="-o", color=colour, label=name, markersize=3.5, linewidth=1.0, capsize=2,
+    )  # fmt: skip

@@ -1,0 +1,288 @@
+"""Experiment 2 (section 6.2, figures 1b, 1c and 4): the influence of rho, N and M on CollisionDetection.
+
+Algorithm 1 with the paper's random walk at rho in {0.1, 0.25, 0.5}, N in {1e3, 1e4, 1e5}, M in {100, 250, 1000}, with
+the rule as printed (survivors have s >= L) and with the strict one (s > L) beside it, on properties whose probability
+is known from elsewhere. N = 1e5 runs on fewer properties, and M = 1000 with it comes last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import rarely
+from papers.webb2019 import collision, common
+from papers.webb2019.collision import Truth
+from papers.webb2019.common import Context, log_mean
+from rarely.kernels import RandomWalk
+
+TENS = math.log(10)
+Rule = Literal["paper", "strict"]
+RULES: tuple[Rule, ...] = ("paper", "strict")
+RULE_NAMES = {"paper": "survivors s ≥ L, as printed", "strict": "survivors s > L"}
+
+COLUMNS = ("rule", "quantile", "particles", "steps", "round", "file", "replicates", "log_mean", "error", "lost",
+           "calls", "seconds", "device")  # fmt: skip
+UNIT = COLUMNS[:5]
+
+
+@dataclass(frozen=True)
+class Grid:
+    quantiles: tuple[float, ...]
+    particles: tuple[int, ...]
+    steps: tuple[int, ...]
+    replicates: dict[int, int]  # of one round, by N
+    properties: dict[int, int]  # at most, by N
+
+
+FULL = Grid(
+    (0.1, 0.25, 0.5), (10_000, 1_000, 100_000), (100, 250, 1000),
+    replicates={1_000: 5, 10_000: 2, 100_000: 1}, properties={1_000: 60, 10_000: 60, 100_000: 8},
+)  # fmt: skip
+QUICK = Grid((0.1, 0.5), (300, 100), (5, 20), replicates={100: 4, 300: 2}, properties={100: 8, 300: 8})
+
+
+@dataclass(frozen=True)
+class Cell:
+    rule: Rule
+    quantile: float
+    particles: int
+    steps: int
+
+    def estimator(self) -> rarely.Splitting:
+        return rarely.Splitting(
+            self.particles, self.quantile, self.steps, RandomWalk(), log_p_min=collision.LOG_FLOOR, islands=1,
+            rule=self.rule,
+        )  # fmt: skip
+
+
+def cells(grid: Grid) -> list[Cell]:
+    """By value: the N of the paper's figures first, the longest chains of the largest populations last."""
+    every = [Cell(r, q, n, m) for n in grid.particles for m in grid.steps for q in grid.quantiles for r in RULES]
+    last = max(grid.particles), max(grid.steps)
+    return sorted(every, key=lambda cell: (cell.particles, cell.steps) == last)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    collision.add_reference(parser)
+    parser.add_argument("--rounds", type=int, default=1, help="repetitions of the whole grid")
+    parser.add_argument("--rarest", type=float, default=-20.0, help="leave out properties with a smaller log p (-20)")
+
+
+def truth(context: Context) -> dict[str, Truth]:
+    """The references, rarest first; where there are none, what rarely's default said in experiment 1."""
+    known = collision.references(collision.reference_path(context))
+    if not known:
+        groups: dict[str, list[float]] = defaultdict(list)
+        for row in common.read(context.out.parent / "collision" / "auto.csv"):
+            if row["verdict"] == "SAT":
+                groups[row["file"]].append(float(row["log_prob"]))
+        known = {file: Truth(*log_mean(values)) for file, values in groups.items()}
+    if not known:
+        common.stop("no reference probabilities: give --reference FILE, or run papers.webb2019.collision first")
+    chosen = [file for file in known if known[file].log_prob >= context.args.rarest]
+    return {file: known[file] for file in sorted(chosen, key=lambda file: known[file].log_prob)}
+
+
+def _spread(files: Sequence[str], most: int) -> list[str]:
+    """At most `most` of the files, evenly from rare to common, the rarest among them."""
+    return [files[i * len(files) // most] for i in range(most)] if len(files) > most else list(files)
+
+
+def measure(context: Context) -> None:
+    grid = QUICK if context.quick else FULL
+    known = list(truth(context))
+    problems = {problem.name: problem for problem in collision.load(context, "SAT", known)}
+    table = common.Table(context.out / "sensitivity.csv", COLUMNS, UNIT)
+    units = [(number, i, cell) for number in range(context.args.rounds) for i, cell in enumerate(cells(grid))]
+    todo = [unit for unit in context.mine(units) if not table.has(**_unit(unit[2], unit[0]))]
+    with common.progress("sensitivity", len(todo)) as display:
+        for number, index, cell in todo:
+            if context.late:
+                return
+            files, repeats = _spread(known, grid.properties[cell.particles]), grid.replicates[cell.particles]
+            started = time.monotonic()
+            found = rarely.estimate(
+                [problems[file] for file in files] * repeats, cell.estimator(), seed=1000 * number + index,
+                device=context.device, progress=display.note,
+            )  # fmt: skip
+            each = (time.monotonic() - started) / len(found)
+            table.add([_row(cell, number, file, found[i :: len(files)], each) for i, file in enumerate(files)])
+            display.done(f"{cell.rule} rho={cell.quantile} N={cell.particles} M={cell.steps}")
+
+
+def _unit(cell: Cell, number: int) -> dict[str, Any]:
+    return {
+        "rule": cell.rule, "quantile": cell.quantile, "particles": cell.particles, "steps": cell.steps, "round": number,
+    }  # fmt: skip
+
+
+def _row(cell: Cell, number: int, file: str, found: Sequence[rarely.Estimate], seconds: float) -> dict[str, Any]:
+    """One property in one cell: the logarithm of the mean over its replicates."""
+    mean, error = log_mean([result.log_prob for result in found])
+    if len(found) == 1:
+        error = found[0].log_prob_std
+    return {
+        **_unit(cell, number), "file": file, "replicates": len(found), "log_mean": mean, "error": error,
+        "lost": sum(result.log_prob == -math.inf for result in found),
+        "calls": sum(result.calls for result in found) / len(found), "seconds": seconds,
+        "device": found[0].provenance["device"],
+    }  # fmt: skip
+
+
+# What came out -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """One property in one cell, all rounds together."""
+
+    reference: float
+    difference: float  # log of the mean estimate minus log of the reference
+    error: float
+    replicates: int
+    calls: float
+
+
+Points = dict[Cell, dict[str, Point]]
+
+
+def gather(rows: Sequence[dict[str, str]], known: dict[str, Truth]) -> Points:
+    groups: dict[tuple[Cell, str], list[dict[str, str]]] = defaultdict(list)
+    for row in rows:
+        rule: Rule = "paper" if row["rule"] == "paper" else "strict"
+        cell = Cell(rule, float(row["quantile"]), int(row["particles"]), int(row["steps"]))
+        if row["file"] in known:
+            groups[cell, row["file"]].append(row)
+    points: Points = defaultdict(dict)
+    for (cell, file), group in groups.items():
+        reference = known[file]
+        weights = [int(row["replicates"]) for row in group]
+        ratios = [math.exp(float(row["log_mean"]) - reference.log_prob) for row in group]
+        total = sum(weights)
+        mean = sum(w * r for w, r in zip(weights, ratios, strict=True)) / total
+        spread = [w * r * float(row["error"]) for w, r, row in zip(weights, ratios, group, strict=True) if r > 0]
+        if mean == 0:
+            continue
+        error = math.hypot(math.hypot(*spread) / (total * mean), reference.std)
+        calls = sum(w * float(row["calls"]) for w, row in zip(weights, group, strict=True)) / total
+        points[cell][file] = Point(reference.log_prob, math.log(mean), error, total, calls)
+    return points
+
+
+def bias(points: dict[str, Point]) -> tuple[float, float]:
+    """Mean difference over properties, and its standard error from the spread inside each."""
+    values = list(points.values())
+    if not values:
+        return math.nan, math.nan
+    return sum(p.difference for p in values) / len(values), math.hypot(*(p.error for p in values)) / len(values)
+
+
+def figures(context: Context) -> list[Path]:
+    points = gather(common.read(context.out / "sensitivity.csv"), truth(context))
+    if not points:
+        return []
+    written = [*_by_property(context, points), *_by_particles(context, points)]
+    summary = context.out / "summary.md"
+    summary.write_text(_summary(points), encoding="utf-8")
+    return [*written, summary]
+
+
+def _axis(points: Points, name: str) -> list[Any]:
+    return sorted({getattr(cell, name) for cell in points})
+
+
+def _by_property(context: Context, points: Points) -> list[Path]:
+    """Figures 1b, 1c and 4: the difference against the rareness of the property, a row for each rule."""
+    quantiles, steps, sizes = (_axis(points, name) for name in ("quantile", "steps", "particles"))
+    size = 10_000 if 10_000 in sizes else sizes[-1]
+    columns: list[tuple[str, list[tuple[str, float, int]]]] = [
+        (f"M = {steps[-1]}", [(f"ρ = {q}", q, steps[-1]) for q in quantiles]),
+        *((f"ρ = {q}", [(f"M = {m}", q, m) for m in steps]) for q in quantiles),
+    ]
+    figure, axes = common.panels(len(columns), 2, width=4.0, height=3.2, sharey=True, sharex=True)
+    for row, rule in zip(axes, RULES, strict=True):
+        for each, (title, lines) in zip(row, columns, strict=True):
+            each.axhline(0, color=common.INK, linewidth=0.8)
+            for color, (text, q, m) in zip(common.SERIES, lines, strict=False):
+                found = sorted(points.get(Cell(rule, q, size, m), {}).values(), key=lambda p: p.reference)
+                x, y = [p.reference / TENS for p in found], [p.difference for p in found]
+                each.errorbar(x, y, [p.error for p in found], fmt="o-", ms=2.5, lw=0.7, elinewidth=0.5, color=color,
+                              alpha=0.85, label=text)  # fmt: skip
+            each.axvline(-6.5, color=common.FAINT, linewidth=1)
+            common.label(each, "log10 p of the reference", "log (mean estimate / reference)", f"{title}, N = {size}")
+        row[0].annotate(RULE_NAMES[rule], (0.02, 0.03), xycoords="axes fraction", fontsize=8, color=common.INK)
+        row[0].annotate("the paper's figures", (-6.45, 0.92), xycoords=("data", "axes fraction"), fontsize=7)
+    return common.save(figure, context.out, "sensitivity")
+
+
+def _by_particles(context: Context, points: Points) -> list[Path]:
+    """The mean difference over the properties that every N has, against N."""
+    quantiles, steps, sizes = (_axis(points, name) for name in ("quantile", "steps", "particles"))
+    shared = _shared(points)
+    figure, axes = common.panels(len(quantiles), width=4.0, height=3.4, sharey=True, squeeze=False)
+    for each, q in zip(axes[0], quantiles, strict=True):
+        each.axhline(0, color=common.INK, linewidth=0.8)
+        for rule, style in zip(RULES, ("o-", "s--"), strict=True):
+            for color, m in zip(common.SERIES, steps, strict=False):
+                values = [(n, *bias(_only(points.get(Cell(rule, q, n, m), {}), shared))) for n in sizes]
+                here = [v for v in values if math.isfinite(v[1])]
+                fill, text = "none" if rule == "strict" else color, f"M = {m}, {RULE_NAMES[rule]}"
+                columns = ([v[i] for v in here] for i in range(3))
+                each.errorbar(*columns, fmt=style, ms=4, lw=1, color=color, mfc=fill, label=text)
+        each.set_xscale("log")
+        title = f"ρ = {q}, {len(shared)} properties"
+        common.label(each, "N", "mean log (estimate / reference)", title)
+        each.legend(fontsize=6, frameon=False)
+    return common.save(figure, context.out, "particles")
+
+
+def _shared(points: Points) -> set[str]:
+    """Properties that every cell has: means over different properties say nothing about N."""
+    return set.intersection(*(set(found) for found in points.values()))
+
+
+def _only(found: dict[str, Point], files: set[str]) -> dict[str, Point]:
+    return {file: point for file, point in found.items() if file in files}
+
+
+def _summary(points: Points) -> str:
+    rows = []
+    for n in _axis(points, "particles"):
+        for q in _axis(points, "quantile"):
+            for m in _axis(points, "steps"):
+                both = [points.get(Cell(rule, q, n, m), {}) for rule in RULES]
+                if any(both):
+                    some = next(found for found in both if found)
+                    calls = sum(p.calls for p in some.values()) / len(some)
+                    texts = ["{:+.3f} ± {:.3f}".format(*bias(found)) if found else "" for found in both]
+                    repeats = max(p.replicates for p in some.values())
+                    rows.append((f"{n:,}", q, m, len(some), repeats, *texts, f"{calls:.2g}"))
+    header = (
+        "N",
+        "ρ",
+        "M",
+        "properties",
+        "replicates",
+        "bias of log p, s ≥ L as printed",
+        "bias, s > L",
+        "calls of a run",
+    )
+    return common.markdown(header, rows) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    context = common.start("sensitivity", __doc__, argv, options)
+    if not context.args.figures_only:
+        measure(context)
+    common.draw(context, figures)
+
+
+if __name__ == "__main__":
+    main()
