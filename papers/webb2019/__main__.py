@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         importlib.import_module(f"papers.webb2019.{name}").main([*shared, *out])
     if not args.quick and args.out is None:
         results.refresh()
+        results.publish()
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ def _probabilities(axes: Any, answers: Answers, counts: dict[str, Count]) -> Non
     if none:
         axes.plot(*zip(*none, strict=True), "v", ms=4, color=common.PLAIN, mfc="none", label="none found: upper bound")
     axes.set_xticks(range(len(bad)), [f"{network} p{number}" for network, number in bad], rotation=90, fontsize=6)
-    title = "a  violated pairs, 95 % intervals; numbers not to be trusted are left out"
+    title = "a  violated pairs, 95 % intervals; no point where rarely says stalled"
     common.label(axes, "network and property", "log10 of the violation probability", title)
 
 
@@ -192,6 +192,8 @@ def _verdicts(axes: Any, answers: Answers) -> None:
         axes.bar([str(number) for number in numbers], counts, 0.7, bottom, color=color, label=kind)
         bottom = [b + c for b, c in zip(bottom, counts, strict=True)]
     common.label(axes, "property", "pairs of a network and the property", "b  verdicts of rarely's default")
+    axes.legend(fontsize=8, frameon=False, loc="center right")
+    axes.set_ylim(0, 1.05 * max(bottom))
 
 
 def _kind(row: dict[str, str]) -> str:

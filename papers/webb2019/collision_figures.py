@@ -78,7 +78,12 @@ def figures(context: Context) -> list[Path]:
             _costs(right, sat[method], method)
     common.label(left, "satisfiable property, rarest first", "log10 of the violation probability", "a  estimates")
     middle.axhline(0, color=common.INK, linewidth=0.8)
-    common.label(middle, "log10 p of the reference", "log p - log p of the reference", "b  difference, ± 3 s.e.")
+    common.label(
+        middle,
+        "log10 p of the reference",
+        "log p - log p of the reference",
+        "b  difference, ± 3 s.e., where s.e. < 0.3",
+    )
     right.set_yscale("log")
     common.label(right, "log10 p", "network calls of one run", "c  cost")
     written = common.save(figure, context.out, "collision")
@@ -125,7 +130,8 @@ def _differences(axes: Any, found: dict[str, Found], truth: dict[str, Truth], me
 
 def _costs(axes: Any, found: dict[str, Found], method: str) -> None:
     seen = [f for f in found.values() if math.isfinite(f.log_prob)]
-    axes.plot([f.tens for f in seen], [f.calls for f in seen], "o", ms=3, color=COLORS[method], label=NAMES[method])
+    x, y = [f.tens for f in seen], [f.calls for f in seen]
+    axes.plot(x, y, "o", ms=3, color=COLORS[method], label=NAMES[method], rasterized=True)
 
 
 def _summary(sat: Results, unsat: Results, truth: dict[str, Truth]) -> str:

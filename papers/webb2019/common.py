@@ -12,6 +12,7 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -295,11 +296,11 @@ def panels(columns: int = 1, rows: int = 1, width: float = 4.6, height: float = 
     return figure, axes
 
 
-def label(axes: Axes, x: str, y: str, title: str = "") -> None:
+def label(axes: Axes, x: str, y: str, title: str = "", legend: bool = True) -> None:
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
     axes.set_title(title, loc="left", fontsize=10, color=INK)
-    if axes.get_legend_handles_labels()[1]:
+    if legend and axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize=8, frameon=False)
 
 
@@ -309,9 +310,15 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
 
     written = [out / f"{name}.svg", out / f"{name}.png"]
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rarely"}):
-        figure.savefig(written[0], metadata={"Date": None})
+        figure.savefig(written[0], metadata={"Date": None}, dpi=200)  # of rasterized parts
         figure.savefig(written[1], dpi=130)
+    text = written[0].read_text(encoding="utf-8")
+    written[0].write_text(_POSITIONS.sub(lambda match: _DIGITS.sub(r"\1", match[0]), text), encoding="utf-8")
     return written
+
+
+# Positions in an SVG, and their digits after the second: a hundredth of a point is not seen, and half of the file.
+_POSITIONS, _DIGITS = re.compile(r'\b(?:d|x|y)="[^"]*"'), re.compile(r"(\.\d\d)\d+")
 
 
 def draw(context: Context, figures: Callable[[Context], list[Path]]) -> None:

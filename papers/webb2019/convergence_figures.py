@@ -23,8 +23,14 @@ class Point:
     error: float  # standard error of log_prob
     runs: int
 
+    @property
+    def doubtful(self) -> bool:
+        """No better than a factor of e: one of several runs outweighs the others, or a run says so itself."""
+        return self.error > 0.95
 
-def figures(table: Path, out: Path) -> list[Path]:
+
+def figures(table: Path, out: Path, network: str = "") -> list[Path]:
+    """`network` stands before the names of the data sets in titles."""
     rows = common.read(table)
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     if not datasets:
@@ -34,13 +40,13 @@ def figures(table: Path, out: Path) -> list[Path]:
         mine = [row for row in rows if row["dataset"] == name]
         shown = _shown(mine)
         image = shown[0]["image"]
-        _curves(left, shown, f"{name}, test image {image}{_size(shown)}")
-        _differences(right, shown, f"{name}: difference from the largest M")
+        _curves(left, shown, f"{network}{name}, test image {image}{_size(shown)}")
+        _differences(right, shown, f"{network}{name}: difference from rarely's default")
     second, axes = common.panels(2, len(datasets), squeeze=False)
     for (left, right), name in zip(axes, datasets, strict=True):
         mine = [row for row in rows if row["dataset"] == name]
-        _all_images(left, mine, f"{name}, {len({row['image'] for row in mine})} test images")
-        _calls(right, mine, f"{name}: what a run costs")
+        _all_images(left, mine, f"{network}{name}, {len({row['image'] for row in mine})} test images")
+        _calls(right, mine, f"{network}{name}: what a run costs")
     summary = out / "summary.md"
     summary.write_text("\n\n".join(_summary(rows, name) for name in datasets) + "\n", encoding="utf-8")
     return [*common.save(first, out, "convergence"), *common.save(second, out, "all-images"), summary]
@@ -54,16 +60,19 @@ def _shown(rows: Rows) -> Rows:
 
 
 def curve(rows: Rows, method: str, steps: int = 0) -> list[Point]:
-    """One point per eps: the log of the mean of p over the runs."""
+    """One point per eps: the log of the mean of p over the runs.
+
+    The scatter of a few runs can be small by chance, and of two it is never above 1: no error is less than what the
+    runs say of themselves.
+    """
     mine = _of(rows, method, steps)
     points = []
     for eps in sorted({float(row["eps"]) for row in mine}):
         here = [row for row in mine if float(row["eps"]) == eps]
         value, error = common.log_mean([float(row["log_prob"]) for row in here])
-        if len(here) == 1:
-            error = float(here[0]["std"])
-        if math.isfinite(value):
-            points.append(Point(eps, value, error if math.isfinite(error) else 0.0, len(here)))
+        own = [float(row["std"]) for row in here if math.isfinite(float(row["log_prob"]))]
+        if own:
+            points.append(Point(eps, value, max(error, math.sqrt(sum(s * s for s in own)) / len(own)), len(here)))
     return points
 
 
@@ -106,9 +115,16 @@ def _cell(rows: Rows, method: str, steps: int) -> str:
     if not mine:
         return "–"
     calls = sum(_calls_of(row) for row in mine) / len(mine)
-    value = f"{points[0].log_prob:.2f} ± {points[0].error:.2f}" if points else mine[0]["outcome"]
+    value = _value(mine, points[0]) if points else mine[0]["outcome"]
     doubt = " (stalled)" if points and any(row["outcome"] == "stalled" for row in mine) else ""
     return f"{value}{doubt} ({len(mine)}; {calls:.1e})"
+
+
+def _value(rows: Rows, point: Point) -> str:
+    if not point.doubtful:
+        return f"{point.log_prob:.2f} ± {point.error:.2f}"
+    runs = sorted(float(row["log_prob"]) for row in rows)
+    return f"{point.log_prob:.0f} ± {point.error:.0f}" + (f", runs {runs[0]:.1f} to {runs[-1]:.1f}" * (len(runs) > 1))
 
 
 def _calls_of(row: dict[str, str]) -> int:
@@ -119,34 +135,30 @@ def _curves(axes: Axes, rows: Rows, title: str) -> None:
     for colour, name, method, steps in _methods(rows):
         points = curve(rows, method, steps)
         _bars(axes, points, colour, f"{name}{_runs(points)}")
-    common.label(axes, "eps", "log p (bars: 3 standard errors)", title)
+    common.label(axes, "eps", "log p ± 3 s.e. (hollow: s.e. > 1)", title)
 
 
 def _differences(axes: Axes, rows: Rows, title: str) -> None:
-    largest = max(_step_counts(rows), default=0)
-    base = {point.eps: point for point in curve(rows, "paper", largest)}
+    base = {point.eps: point for point in curve(rows, "auto") if not point.doubtful}
     for colour, name, method, steps in _methods(rows):
         points = [
             Point(p.eps, p.log_prob - base[p.eps].log_prob, math.hypot(p.error, base[p.eps].error), p.runs)
             for p in curve(rows, method, steps)
-            if p.eps in base and (method, steps) != ("paper", largest)
+            if p.eps in base and method != "auto"
         ]
         if points:
             _bars(axes, points, colour, name)
-    axes.axhline(0, color=common.INK, linewidth=0.8)
-    common.label(axes, "eps", f"log p less log p at M = {largest}", title)
+    axes.axhline(0, color=common.OURS, linewidth=1.2, label="rarely's default")
+    common.label(axes, "eps", "log p less log p of rarely's default", title)
 
 
 def _all_images(axes: Axes, rows: Rows, title: str) -> None:
-    for colour, name, method, steps in _methods(rows):
-        named = name
+    for colour, _, method, steps in _methods(rows):
         for image in sorted({row["image"] for row in rows}, key=int):
             points = curve([row for row in rows if row["image"] == image], method, steps)
-            if points:
-                style = "-" if method == "auto" else "."
-                axes.plot([p.eps for p in points], [p.log_prob for p in points], style, color=colour, label=named)
-                named = ""
-    common.label(axes, "eps", "log p", title)
+            style = "-" if method == "auto" else "."
+            axes.plot([p.eps for p in points], [p.log_prob for p in points], style, color=colour)
+    common.label(axes, "eps", "log p", f"{title} (colours as beside)")
 
 
 def _calls(axes: Axes, rows: Rows, title: str) -> None:
@@ -167,7 +179,13 @@ def _runs(points: Sequence[Point]) -> str:
 
 
 def _bars(axes: Axes, points: Sequence[Point], colour: str, name: str) -> None:
+    """Markers with bars, hollow ones without a bar where the error is a factor of e or more."""
+    bars = [0.0 if p.doubtful else 3 * p.error for p in points]
     axes.errorbar(
-        [p.eps for p in points], [p.log_prob for p in points], [3 * p.error for p in points],
+        [p.eps for p in points], [p.log_prob for p in points], bars,
         fmt="-o", color=colour, label=name, markersize=3.5, linewidth=1.0, capsize=2,
     )  # fmt: skip
+    doubtful = [(p.eps, p.log_prob) for p in points if p.doubtful]
+    if doubtful:
+        x, y = zip(*doubtful, strict=True)
+        axes.scatter(x, y, s=20, facecolors="white", edgecolors=colour, zorder=3)

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         table = common.Table(path, convergence.COLUMNS, convergence.UNIT)
         test = load(context.args.dataset, context.data, "test")
         convergence.Runner(context, study(context), call, test, table, execution).run()
-    common.draw(context, lambda context: convergence_figures.figures(path, context.out))
+    common.draw(context, lambda context: convergence_figures.figures(path, context.out, "DenseNet, "))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,23 @@
-"""Put the tables that the experiments wrote into RESULTS.md: python -m papers.webb2019.results"""
+"""Put what the experiments wrote where it is read: python -m papers.webb2019.results
+
+Tables go into RESULTS.md, the main figures into the folder of the documentation.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 from papers.webb2019.common import RESULTS
 
 PAGE = Path(__file__).parent / "RESULTS.md"
+FIGURES = Path(__file__).parents[2] / "docs" / "figures" / "webb2019"
+SHOWN = {  # experiment: the figure of it that docs/explanation/paper.md shows
+    "collision": "collision", "sensitivity": "sensitivity", "images": "convergence", "densenet": "convergence",
+    "robust": "robust-training", "acasxu": "acasxu",
+}  # fmt: skip
 # A block reads <!-- results/collision/summary.md --> ... <!-- end -->; `machine` for what it ran on.
 _BLOCK = re.compile(r"(<!-- results/(\w+)/(summary\.md|machine) -->\n).*?(<!-- end -->)", re.S)
 
@@ -27,6 +36,15 @@ def refresh(page: Path = PAGE, folder: Path = RESULTS) -> None:
     page.write_text(_BLOCK.sub(fill, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
+def publish(figures: Path = FIGURES, folder: Path = RESULTS) -> None:
+    """Copy the figure of each experiment that has one."""
+    figures.mkdir(parents=True, exist_ok=True)
+    for name, figure in SHOWN.items():
+        drawn = folder / name / f"{figure}.svg"
+        if drawn.exists():
+            shutil.copyfile(drawn, figures / f"{name}.svg")
+
+
 def _machines(text: str) -> str:
     """Each machine that took part, with the day and the versions."""
     runs = [json.loads(line) for line in text.splitlines()]
@@ -39,3 +57,4 @@ def _machines(text: str) -> str:
 
 if __name__ == "__main__":
     refresh()
+    publish()

@@ -178,10 +178,13 @@ def gather(rows: Sequence[dict[str, str]], known: dict[str, Truth]) -> Points:
 
 def bias(points: dict[str, Point]) -> tuple[float, float]:
     """Mean difference over properties, and its standard error from the spread inside each."""
-    values = list(points.values())
-    if not values:
+    return _mean(list(points.values()))
+
+
+def _mean(points: Sequence[Point]) -> tuple[float, float]:
+    if not points:
         return math.nan, math.nan
-    return sum(p.difference for p in values) / len(values), math.hypot(*(p.error for p in values)) / len(values)
+    return sum(p.difference for p in points) / len(points), math.hypot(*(p.error for p in points)) / len(points)
 
 
 def figures(context: Context) -> list[Path]:
@@ -206,40 +209,56 @@ def _by_property(context: Context, points: Points) -> list[Path]:
         (f"M = {steps[-1]}", [(f"ρ = {q}", q, steps[-1]) for q in quantiles]),
         *((f"ρ = {q}", [(f"M = {m}", q, m) for m in steps]) for q in quantiles),
     ]
-    figure, axes = common.panels(len(columns), 2, width=4.0, height=3.2, sharey=True, sharex=True)
+    figure, axes = common.panels(len(columns), 2, width=3.6, height=2.9, sharey=True, sharex=True)
     for row, rule in zip(axes, RULES, strict=True):
         for each, (title, lines) in zip(row, columns, strict=True):
             each.axhline(0, color=common.INK, linewidth=0.8)
-            for color, (text, q, m) in zip(common.SERIES, lines, strict=False):
-                found = sorted(points.get(Cell(rule, q, size, m), {}).values(), key=lambda p: p.reference)
-                x, y = [p.reference / TENS for p in found], [p.difference for p in found]
-                each.errorbar(x, y, [p.error for p in found], fmt="o-", ms=2.5, lw=0.7, elinewidth=0.5, color=color,
-                              alpha=0.85, label=text)  # fmt: skip
+            for i, (text, q, m) in enumerate(lines):
+                _binned(each, list(points.get(Cell(rule, q, size, m), {}).values()), common.SERIES[i], 0.1 * i, text)
             each.axvline(-6.5, color=common.FAINT, linewidth=1)
             common.label(each, "log10 p of the reference", "log (mean estimate / reference)", f"{title}, N = {size}")
-        row[0].annotate(RULE_NAMES[rule], (0.02, 0.03), xycoords="axes fraction", fontsize=8, color=common.INK)
-        row[0].annotate("the paper's figures", (-6.45, 0.92), xycoords=("data", "axes fraction"), fontsize=7)
+        runs = max(
+            (p.replicates for cell in points if cell.particles == size for p in points[cell].values()), default=0
+        )
+        row[0].annotate(f"{RULE_NAMES[rule]}; {runs} runs", (0.02, 0.03), xycoords="axes fraction", fontsize=8)
+        row[0].annotate("the paper's figures →", (-6.4, 0.92), xycoords=("data", "axes fraction"), fontsize=7)
     return common.save(figure, context.out, "sensitivity")
 
 
+def _binned(axes: Any, found: Sequence[Point], color: str, shift: float, text: str) -> None:
+    """A faint dot for each property, and the mean of those within a factor of ten with its standard error."""
+    x, y = [p.reference / TENS for p in found], [p.difference for p in found]
+    axes.plot(x, y, ".", ms=2, color=color, alpha=0.4, rasterized=True)
+    bins: dict[int, list[Point]] = defaultdict(list)
+    for point in found:
+        bins[math.floor(point.reference / TENS)].append(point)
+    means = [(k + 0.4 + shift, *_mean(bins[k])) for k in sorted(bins)]
+    columns = ([value[i] for value in means] for i in range(3))
+    axes.errorbar(*columns, fmt="o-", ms=3.5, lw=1, elinewidth=1, color=color, label=text)
+
+
 def _by_particles(context: Context, points: Points) -> list[Path]:
-    """The mean difference over the properties that every N has, against N."""
+    """The mean difference over the properties that every N has, against N. Series stand side by side at each N."""
     quantiles, steps, sizes = (_axis(points, name) for name in ("quantile", "steps", "particles"))
     shared = _shared(points)
     figure, axes = common.panels(len(quantiles), width=4.0, height=3.4, sharey=True, squeeze=False)
     for each, q in zip(axes[0], quantiles, strict=True):
         each.axhline(0, color=common.INK, linewidth=0.8)
-        for rule, style in zip(RULES, ("o-", "s--"), strict=True):
-            for color, m in zip(common.SERIES, steps, strict=False):
+        for j, (rule, style) in enumerate(zip(RULES, ("o-", "s--"), strict=True)):
+            for i, (color, m) in enumerate(zip(common.SERIES, steps, strict=False)):
                 values = [(n, *bias(_only(points.get(Cell(rule, q, n, m), {}), shared))) for n in sizes]
-                here = [v for v in values if math.isfinite(v[1])]
+                here = [(n * 1.06 ** (2 * i + j - 2.5), *v) for n, *v in values if math.isfinite(v[0])]
                 fill, text = "none" if rule == "strict" else color, f"M = {m}, {RULE_NAMES[rule]}"
-                columns = ([v[i] for v in here] for i in range(3))
+                columns = ([v[k] for v in here] for k in range(3))
                 each.errorbar(*columns, fmt=style, ms=4, lw=1, color=color, mfc=fill, label=text)
         each.set_xscale("log")
-        title = f"ρ = {q}, {len(shared)} properties"
-        common.label(each, "N", "mean log (estimate / reference)", title)
-        each.legend(fontsize=6, frameon=False)
+        each.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        each.minorticks_off()
+        title = f"ρ = {q}, {len(shared)} properties, ± 1 s.e."
+        common.label(each, "N", "mean log (estimate / reference)", title, legend=False)
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
+    )
     return common.save(figure, context.out, "particles")
 
 

@@ -98,7 +98,9 @@ class Execution:
             forward, whole = (Snapshots(owner, groups) for groups in separate)
             modules = [network.module for network in networks if network.module is not None]
             first = replace(first, module=torch.nn.ModuleList(modules))
-            if device.type == "cuda":
+            if device.type != "cuda":
+                chunk *= len(networks)  # each takes its own share of the rows
+            else:
                 stacked, probe = together(modules, first.dtype, chunk), problems[rows[0]].inputs.sample(4, Rng(0))
                 if agree(stacked, calls, probe.to(device, dtype)):
                     forward, whole = Snapshots(owner, stacked), Snapshots(owner, together(modules, first.dtype, None))

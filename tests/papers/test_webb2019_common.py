@@ -104,3 +104,11 @@ def test_an_unknown_experiment_is_named(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         main(["--quick", "--only", "collision,colision"])
     assert "no experiment 'colision'" in capsys.readouterr().err
+
+
+def test_only_figures_that_were_drawn_are_published(tmp_path: Path) -> None:
+    drawn = tmp_path / "results" / "images" / "convergence.svg"
+    drawn.parent.mkdir(parents=True)
+    drawn.write_text("<svg/>")
+    results.publish(tmp_path / "figures", tmp_path / "results")
+    assert [(path.name, path.read_text()) for path in (tmp_path / "figures").iterdir()] == [("images.svg", "<svg/>")]

@@ -38,13 +38,13 @@ EXPERIMENTS = {
         # two images at two eps, twice for the image of the figure; the walk and plain counting where they can see
         {"images.csv": 30},
         {
-            "convergence": ("log p (bars: 3 standard errors)", "log p less log p at M = 10", "mnist, test image"),
+            "convergence": ("log p ± 3 s.e.", "log p less log p of rarely", "mnist, test image"),
             "all-images": ("network calls of one run", "cifar10, 2 test images"),
         },
     ),
     "densenet": Expected(
         {"densenet.csv": 10, "training.csv": 1},
-        {"convergence": ("log p (bars: 3 standard errors)", "cifar10, test image"), "all-images": ("eps", "log p")},
+        {"convergence": ("log p ± 3 s.e.", "cifar10, test image"), "all-images": ("eps", "log p")},
     ),
     "robust": Expected(
         {"robust.csv": 2 * 3 * 3, "training.csv": 2},  # epochs x images x eps
