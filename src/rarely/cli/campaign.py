@@ -59,10 +59,9 @@ def plan(file: PlanFile, json_file: opt.JsonFile = None, quiet: opt.Quiet = Fals
     console.print(table)
     for settings in summary.settings:
         console.print(f"estimator: {settings}", markup=False)
-    console.print(
-        f"{summary.problems:,} problems in {summary.chunks:,} chunks; about {_short(summary.calls)} network calls "
-        "if log p is near -20"
-    )
+    chunks = f"{summary.chunks:,} chunk{'s' if summary.chunks > 1 else ''}"
+    calls = f"about {_short(summary.calls)} network calls if log p is near -20"
+    console.print(f"{summary.problems:,} problems in {chunks}; {calls}")
 
 
 @campaign.command()
