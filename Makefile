@@ -40,7 +40,7 @@ slow: setup
 # Into site/; a broken link, a page outside the navigation or any other warning fails. The variable silences an
 # announcement of the theme's authors.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # What a release must pass: build, metadata, and the wheel in an empty environment.
 release-check: setup

@@ -112,7 +112,8 @@ class Running:
             "numpy": np.__version__,
             "python": platform.python_version(),
         }
-        return replace(replay(problem, estimate), name=problem.name, provenance=provenance)
+        checked = distrust_wide(replay(problem, estimate))
+        return replace(checked, name=problem.name, provenance=provenance)
 
 
 def proved(verdict: Verdict, confidence: float, seconds: float) -> Estimate:
@@ -157,6 +158,14 @@ def replay(problem: Problem, estimate: Estimate) -> Estimate:
     if len(witnesses) == 0 and outcome is Outcome.VIOLATED:
         outcome, notes = Outcome.STALLED, (*notes, "no witness survived its replay: the verdict hangs on rounding")
     return replace(estimate, witnesses=witnesses, outcome=outcome, notes=notes)
+
+
+def distrust_wide(estimate: Estimate) -> Estimate:
+    """A number that may be off by many powers of ten is none, though the violations are real."""
+    if estimate.outcome is not Outcome.VIOLATED or estimate.log_prob_std <= max(3.0, abs(estimate.log_prob) / 4):
+        return estimate
+    note = "the standard error is too large for a number; allow more network calls"
+    return replace(estimate, outcome=Outcome.STALLED, notes=(*estimate.notes, note))
 
 
 class Options(TypedDict, total=False):

@@ -94,7 +94,11 @@ def combine(batch: Batch, row: int, islands: Sequence[Island], confidence: float
     log_prob, std, low, high, upper = _interval(islands, confidence)
     if len(arrived) < len(islands):
         notes = (*notes, f"{len(islands) - len(arrived)} of {len(islands)} islands found no violation")
-    trusted = len(arrived) >= _FEW * len(islands) and not poor
+    few = len(arrived) < _FEW * len(islands)
+    if few:  # what most islands lost they cannot bound: the first draws can
+        first_draws = log_upper_bound(0, sum(island.drawn for island in islands), confidence)
+        high, upper = max(high, first_draws), max(upper, first_draws)
+    trusted = not few and not poor
     return make_estimate(
         batch, row, budget, confidence, Outcome.VIOLATED if trusted else Outcome.STALLED,
         log_prob, std, low, high, upper, _merge(arrived), tuple(first.levels), tuple(first.acceptance), notes,
