@@ -29,6 +29,7 @@ from rarely.rng import Rng
 
 Forward = Callable[[Tensor, Tensor], Tensor]  # inputs (B, N, *event), problems (B,) on the CPU -> (B, N, *out)
 
+_FEWEST = 32  # chains of every row taken at a time
 _PROBE = 16  # inputs drawn to check a problem before any long work
 
 
@@ -200,8 +201,8 @@ class Batch:
         return replace(self, property=Way(self.property, index.to(self.device).unsqueeze(1)))
 
     def chains_per_pass(self) -> int:
-        """Chains of every row that one forward pass takes."""
-        return max(1, self.chunk // max(1, len(self)))
+        """Chains of every row to take at a time: a forward pass full of them, but not so few that calling it shows."""
+        return max(_FEWEST, self.chunk // max(1, len(self)))
 
     def sample(self, n: int, rng: Rng) -> Tensor:
         return self.inputs.sample((len(self), n), rng).to(self.dtype)

@@ -1,13 +1,16 @@
-"""A run that stalls must not bound what it has not seen."""
+"""A run must not say more than it has seen."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from rarely import Box, Outcome, Problem, Splitting, estimate
+from rarely import Box, Estimate, Outcome, Problem, Splitting, estimate
+from rarely.api import distrust_wide
+from rarely.result import Interval
 
 P = 1e-4
 
@@ -24,3 +27,24 @@ def test_the_bound_of_a_stalled_run_is_that_of_its_first_draws() -> None:
     assert found.log_prob == -math.inf
     assert found.upper_bound >= math.log(P)
     assert math.isclose(found.upper_bound, math.log(1 - 0.05 ** (1 / 400)), rel_tol=1e-6)
+
+
+def test_where_most_islands_lost_the_way_the_first_draws_bound_it() -> None:
+    problem = Problem(torch.nn.Identity().eval(), hidden, Box([0.0], [1.0]))
+    found = next(
+        one
+        for one in (estimate(problem, Splitting(100, islands=8), seed=seed, device="cpu") for seed in range(100))
+        if len(one.witnesses)
+    )
+    assert found.outcome is Outcome.STALLED
+    assert any("islands found no violation" in note for note in found.notes)
+    assert found.interval.high >= math.log(1 - 0.05 ** (1 / 800))
+
+
+def test_a_number_without_digits_is_not_trusted() -> None:
+    interval = Interval(0.95, -60.0, 0.0)
+    wide = Estimate(Outcome.VIOLATED, -20.0, 10.0, interval, 0.0, 1, 0, 1.0)
+    assert distrust_wide(wide).outcome is Outcome.STALLED
+    assert "standard error" in distrust_wide(wide).notes[0]
+    for kept in (replace(wide, log_prob_std=2.0), replace(wide, log_prob=-200.0)):
+        assert distrust_wide(kept) == kept
