@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -101,9 +102,9 @@ class Execution:
             if device.type != "cuda":
                 chunk *= len(networks)  # each takes its own share of the rows
             else:
-                stacked, probe = together(modules, first.dtype, chunk), problems[rows[0]].inputs.sample(4, Rng(0))
+                stacked, probe = together(modules, first.dtype), problems[rows[0]].inputs.sample(4, Rng(0))
                 if agree(stacked, calls, probe.to(device, dtype)):
-                    forward, whole = Snapshots(owner, stacked), Snapshots(owner, together(modules, first.dtype, None))
+                    forward, whole = Snapshots(owner, partial(stacked, chunk=chunk)), Snapshots(owner, stacked)
         return make_batch(problems, rows, counter, first, forward, whole, chunk, device, dtype)
 
 
@@ -126,7 +127,8 @@ def fitting_batches(problems: Sequence[Problem], estimator: object) -> Iterator[
 
 def _groups(problems: Sequence[Problem], kind: Callable[[Network], Hashable]) -> list[list[int]]:
     """Problems whose networks are of one kind and whose inputs have one shape."""
-    kinds = {id(problem.network): kind(problem.adapted) for problem in problems}
+    networks = {id(problem.network): problem.adapted for problem in problems}
+    kinds = {key: kind(network) for key, network in networks.items()}  # once each: naming an architecture takes time
     groups: dict[Hashable, list[int]] = {}
     for row, problem in enumerate(problems):
         model = problem.inputs

@@ -96,8 +96,8 @@ def combine(batch: Batch, row: int, islands: Sequence[Island], confidence: float
         notes = (*notes, f"{len(islands) - len(arrived)} of {len(islands)} islands found no violation")
     few = len(arrived) < _FEW * len(islands)
     if few:  # what most islands lost they cannot bound: the first draws can
-        first_draws = log_upper_bound(0, sum(island.drawn for island in islands), confidence)
-        high, upper = max(high, first_draws), max(upper, first_draws)
+        bound = _first_draws(islands, confidence)
+        high, upper = max(high, bound), max(upper, bound)
     trusted = not few and not poor
     return make_estimate(
         batch, row, budget, confidence, Outcome.VIOLATED if trusted else Outcome.STALLED,
@@ -125,8 +125,7 @@ def _nothing_found(
     batch: Batch, row: int, islands: Sequence[Island], confidence: float, budget: Budget, notes: tuple[str, ...]
 ) -> Estimate:
     """No island saw a violation: P(score > last level) bounds p from above, and islands estimate that without bias."""
-    values, drawn = [island.log_prob for island in islands], sum(island.drawn for island in islands)
-    first = log_upper_bound(0, drawn, confidence) if drawn else 0.0  # the first, independent draws have no hit
+    values, first = [island.log_prob for island in islands], _first_draws(islands, confidence)
     if not any(values):
         upper = first
     elif len(values) > 1:
@@ -148,6 +147,12 @@ def _nothing_found(
         batch, row, budget, confidence, outcome, -math.inf, math.inf, -math.inf, upper, upper,
         levels=tuple(islands[0].levels), acceptance=tuple(islands[0].acceptance), notes=notes,
     )  # fmt: skip
+
+
+def _first_draws(islands: Sequence[Island], confidence: float) -> float:
+    """The bound of the first, independent draws when none of them is a hit."""
+    drawn = sum(island.drawn for island in islands)
+    return log_upper_bound(0, drawn, confidence) if drawn else 0.0
 
 
 def _poor_mixing(islands: Sequence[Island]) -> str:

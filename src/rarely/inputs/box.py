@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Shape, inside, leading, tensor
+from rarely.inputs.base import ArrayLike, Shape, assign, inside, leading, tensor
 from rarely.normal import between
 from rarely.rng import Rng
 
@@ -35,9 +35,7 @@ class Box:
                 f"low > high in {wrong} coordinate(s), first at flat index {first}: "
                 f"{lower.flatten()[first].item():g} > {upper.flatten()[first].item():g}; swap the bounds"
             )
-        object.__setattr__(self, "low", lower.contiguous())
-        object.__setattr__(self, "high", upper.contiguous())
-        object.__setattr__(self, "event_shape", tuple(lower.shape))
+        assign(self, low=lower.contiguous(), high=upper.contiguous(), event_shape=tuple(lower.shape))
 
     @property
     def normal_dim(self) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Shape, event_dims, inside, leading, tensor
+from rarely.inputs.base import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
 from rarely.normal import truncated_quantile
 from rarely.rng import Rng
 
@@ -51,11 +51,8 @@ class Gaussian:
             if int(info):
                 raise InputError("covariance is not positive definite; add a small multiple of the identity")
             factor, scale = lower.to(center.dtype), matrix.diagonal().sqrt().reshape(center.shape).to(center.dtype)
-        object.__setattr__(self, "mean", center)
-        object.__setattr__(self, "std", scale)
-        object.__setattr__(self, "factor", factor)
-        object.__setattr__(self, "event_shape", tuple(center.shape))
-        object.__setattr__(self, "independent", covariance is None)
+        shape, independent = tuple(center.shape), covariance is None
+        assign(self, mean=center, std=scale, factor=factor, event_shape=shape, independent=independent)
 
     @property
     def normal_dim(self) -> int:
@@ -115,11 +112,7 @@ class TruncatedGaussian:
         scale = _scale(std, center)
         if bool((scale <= 0).any()):
             raise InputError("std must be positive; fix a coordinate by low == high instead")
-        object.__setattr__(self, "mean", center)
-        object.__setattr__(self, "std", scale)
-        object.__setattr__(self, "low", lower)
-        object.__setattr__(self, "high", upper)
-        object.__setattr__(self, "event_shape", tuple(center.shape))
+        assign(self, mean=center, std=scale, low=lower, high=upper, event_shape=tuple(center.shape))
 
     @property
     def normal_dim(self) -> int:

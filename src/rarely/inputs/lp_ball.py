@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Shape, event_dims, inside, leading, tensor
+from rarely.inputs.base import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
 from rarely.inputs.box import Box
 from rarely.normal import between, log_radial_fraction
 from rarely.rng import Rng
@@ -56,17 +56,10 @@ class LpBall:
             cut = order != math.inf and bool(((limits.low > box.low) | (limits.high < box.high)).any())
             box = Box(torch.maximum(box.low, limits.low), torch.minimum(box.high, limits.high))
         rate = _proposal_width(middle, radius, order, box) if cut else 0.0
-        for name, value in (
-            ("middle", middle),
-            ("radius", middle.new_tensor(radius)),
-            ("low", box.low),
-            ("high", box.high),
-            ("rate", middle.new_tensor(rate)),
-            ("norm", order),
-            ("cut", cut),
-            ("event_shape", tuple(middle.shape)),
-        ):
-            object.__setattr__(self, name, value)
+        assign(
+            self, middle=middle, radius=middle.new_tensor(radius), low=box.low, high=box.high,
+            rate=middle.new_tensor(rate), norm=order, cut=cut, event_shape=tuple(middle.shape),
+        )  # fmt: skip
 
     @property
     def normal_dim(self) -> int | None:

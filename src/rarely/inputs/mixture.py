@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Custom, InputModel, Shape, adapt, leading, tensor
+from rarely.inputs.base import ArrayLike, Custom, InputModel, Shape, adapt, assign, leading, tensor
 from rarely.normal import LOG_SQRT_2PI, between
 from rarely.rng import Rng
 
@@ -44,10 +44,11 @@ class Mixture:
             volumes = torch.tensor([_log_volume(model) for model in models], dtype=torch.float64)
         else:
             volumes = tensor(log_volumes, "log_volumes").double()
-        object.__setattr__(self, "components", models)
-        object.__setattr__(self, "log_weights", torch.log(share / share.sum()).to(torch.get_default_dtype()))
-        object.__setattr__(self, "log_volumes", volumes.to(torch.get_default_dtype()))
-        object.__setattr__(self, "event_shape", shapes.pop())
+        weights, dtype = torch.log(share / share.sum()), torch.get_default_dtype()
+        assign(
+            self, components=models, log_weights=weights.to(dtype), log_volumes=volumes.to(dtype),
+            event_shape=shapes.pop(),
+        )  # fmt: skip
 
     @property
     def normal_dim(self) -> int | None:

@@ -51,8 +51,8 @@ def one_by_one(calls: Sequence[Rows]) -> Groups:
     return lambda which, parts: [calls[i](part) for i, part in zip(which, parts, strict=True)]
 
 
-def together(modules: Sequence[nn.Module], dtype: torch.dtype, chunk: int | None) -> Groups:
-    """All networks in one call in `dtype`, `chunk` rows of all of them at a time."""
+def together(modules: Sequence[nn.Module], dtype: torch.dtype) -> Callable[..., Sequence[Tensor]]:
+    """All networks in one call in `dtype`; the `Groups` takes a `chunk`, too, the rows of all of them at a time."""
     # Not stack_module_state: every module that fx made, ours from ONNX too, is of a class of its own.
     weights = _stacked([dict(module.named_parameters()) for module in modules])
     buffers = _stacked([dict(module.named_buffers()) for module in modules])
@@ -68,7 +68,7 @@ def together(modules: Sequence[nn.Module], dtype: torch.dtype, chunk: int | None
         y: Tensor = functional_call(template, (weights, buffers), (x.to(dtype),))
         return y.to(x.dtype)
 
-    def groups(which: Sequence[int], parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    def groups(which: Sequence[int], parts: Sequence[Tensor], chunk: int | None = None) -> Sequence[Tensor]:
         most = max(len(part) for part in parts)
         padded = [part if len(part) == most else torch.cat([part, part[:1].expand(most - len(part), *part.shape[1:])])
                   for part in parts]  # fmt: skip

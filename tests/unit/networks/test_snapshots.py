@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -37,7 +38,9 @@ def batch_of(request: pytest.FixtureRequest) -> Callable[[list[Problem]], object
             modules = list(batch.network.module)  # type: ignore[arg-type]
             for name, chunk in (("forward", 7), ("whole", None)):
                 owner = getattr(batch, name).owner
-                object.__setattr__(batch, name, Snapshots(owner, together(modules, torch.float32, chunk)))
+                object.__setattr__(
+                    batch, name, Snapshots(owner, partial(together(modules, torch.float32), chunk=chunk))
+                )
         return batch
 
     return place
@@ -98,12 +101,10 @@ def test_modules_that_only_look_alike_are_found_out() -> None:
 
     modules = [Scaled(1.0).eval(), Scaled(2.0).eval()]
     assert not agree(
-        together(modules, torch.float32, None), modules, torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+        together(modules, torch.float32), modules, torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     )
     same = [Scaled(2.0).eval(), Scaled(2.0).eval()]
-    assert agree(
-        together(same, torch.float32, None), same, torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-    )
+    assert agree(together(same, torch.float32), same, torch.randn(4, 5, generator=torch.Generator().manual_seed(0)))
 
 
 def test_a_module_that_cannot_be_batched_is_found_out() -> None:
@@ -117,7 +118,7 @@ def test_a_module_that_cannot_be_batched_is_found_out() -> None:
             return y if bool(y.sum() > 0) else -y
 
     modules = [Branches().eval(), Branches().eval()]
-    assert not agree(together(modules, torch.float32, None), modules, torch.zeros(4, 5))
+    assert not agree(together(modules, torch.float32), modules, torch.zeros(4, 5))
 
 
 def test_a_function_is_only_ever_itself() -> None:
