@@ -73,7 +73,7 @@ def test_estimates_are_right(tmp_path: Path, plan: dict[str, Any]) -> None:
     (tmp_path / "one.py").write_text("import torch\n\ndef net(x):\n    return torch.cat([x, 0.5 - x], 1)\n")
     np.save(tmp_path / "one.npy", np.array([[0.5]], dtype=np.float32))
     np.save(tmp_path / "label.npy", np.array([0]))
-    plan["networks"] = [{"path": f"{tmp_path}/one.py:net"}]
+    plan["networks"] = [{"path": f"{tmp_path}/one.py:net", "name": "one"}]  # seeds follow names: no other run's folder
     plan["problems"] = [{"dataset": str(tmp_path / "one.npy"), "labels": str(tmp_path / "label.npy"), "radii": [0.3]}]
     plan["estimator"] = {"method": "monte-carlo", "samples": 40_000}
     with Campaign(plan).run(tmp_path / "out", engine=Inline()) as store:
