@@ -12,6 +12,11 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_runtest_setup() -> None:
+    """Torch's own stream starts afresh, so that a test draws the same numbers whatever ran before it in its process."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     folder = os.environ.get("RARELY_DATA")
