@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rarely.bounds import Verdict
 
 
+_VAGUE = 3.0  # times the error aimed at, from which an answer is worth another method
+
+
 class Running:
     """A run as an iterator over its progress. `results` is complete when the iterator is exhausted.
 
@@ -57,9 +60,7 @@ class Running:
         self.results: list[Estimate | None] = [None] * len(self.problems)
 
     def __iter__(self) -> Iterator[Progress]:
-        proving = 0.0
         if isinstance(self.estimator, Auto):
-            proving = self.estimator.proof_seconds if self.estimator.proof_boxes is None else 0.0
             self._prove(self.estimator)
         rng = Rng(self.seed, self.execution.resolve())
         open_rows = [row for row, result in enumerate(self.results) if result is None]
@@ -80,8 +81,8 @@ class Running:
                     estimates = [compare_precision(*three) for three in zip(owners, parts, estimates, strict=True)]
             for row, estimate in zip(batch.rows.tolist(), estimates, strict=True):
                 problem = self.problems[open_rows[row]]
-                if proving and len(estimate.witnesses) == 0:
-                    estimate = settle(problem, estimate, min(proving, budget.left_seconds))
+                if isinstance(self.estimator, Auto):
+                    estimate = after_sampling(problem, estimate, self.estimator, budget, rng)
                 self.results[open_rows[row]] = self._finish(problem, estimate, str(batch.device), batch.dtype)
 
     def _prove(self, auto: Auto) -> None:
@@ -123,6 +124,22 @@ def proved(verdict: Verdict, confidence: float, seconds: float) -> Estimate:
         Outcome.PROVED_SAFE, never, 0.0, Interval(confidence, never, never), never, 0, 0, seconds,
         notes=(f"proved: the score is at most {verdict.bound:.3g}, by bounds over {verdict.boxes:,} piece(s)",),
     )  # fmt: skip
+
+
+def after_sampling(problem: Problem, estimate: Estimate, auto: Auto, budget: Budget, rng: Rng) -> Estimate:
+    """What bounds can add: a proof where no violation was found, a number where sampling has none to trust."""
+    from rarely.bounds.sampled import sample_open
+
+    boxes, started = auto.proof_boxes, time.monotonic()
+    if boxes is None and auto.proof_seconds and len(estimate.witnesses) == 0:
+        estimate = settle(problem, estimate, min(auto.proof_seconds, budget.left_seconds))
+    estimate = distrust_wide(estimate)
+    seconds = auto.proof_seconds if boxes is None else math.inf if boxes else 0.0
+    vague = estimate.outcome is Outcome.OUT_OF_BUDGET or estimate.log_prob_std > _VAGUE * auto.target_error
+    if seconds and (vague or not estimate.outcome.trusted):
+        seconds, left = min(seconds, budget.left_seconds), budget.left(estimate.calls)
+        estimate = sample_open(problem, estimate, seconds, boxes, auto.target_error, left, Rng(rng.seed()))
+    return replace(estimate, seconds=estimate.seconds + time.monotonic() - started)
 
 
 def settle(problem: Problem, estimate: Estimate, seconds: float) -> Estimate:

@@ -25,7 +25,7 @@ from rarely.problem import Problem
 from rarely.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 
 _MAX_POLYTOPES = 1000
-_SEARCHED = 8  # dimensions up to which a quick proof may split the input region
+SEARCHED = 8  # dimensions up to which splitting the input region gets somewhere quickly
 _QUICK_ROWS = 512  # neurons of a layer that a quick proof bounds by CROWN; wider layers get intervals
 _NO_WITNESS = "a violation in the bounding box of the inputs, not among the inputs themselves"
 
@@ -141,7 +141,7 @@ def _quick(questions: Sequence[Question], deadline: float, boxes: int | None) ->
     parts = range(len(questions[0].outputs))
     outputs = [tuple(torch.stack([q.outputs[p][k] for q in questions]) for k in (0, 1)) for p in parts]
     module = questions[0].module
-    if low[0].numel() <= _SEARCHED:
+    if low[0].numel() <= SEARCHED:
         seconds = max(0.0, deadline - time.monotonic())
         found = decide_boxes(module, low, high, [(A, b) for A, b in outputs], seconds, boxes=boxes)
         return [v if v.status == "proved" else None for v in found]
@@ -161,18 +161,23 @@ def probability_bounds(problem: Problem, timeout: float = 60.0, gap: float = 0.0
     be bounded, gives the one trivial item 0 <= P <= 1.
     """
     try:
-        law, module = _law(problem.inputs), problem.network
-        if not isinstance(module, nn.Module):
-            raise Unprovable("the network is a black box, not a torch module")
-        with torch.no_grad(), problem.adapted.evaluating():
-            at = problem.inputs.center.unsqueeze(0).to(problem.adapted.dtype)
-            width = module(at).flatten(1).shape[1]
-        outputs = polytopes(problem.property, width)
+        law, module, outputs = measurable(problem)
     except Unprovable:
         yield ProbabilityBounds(-math.inf, 0.0, 0, 0.0)
         return
     with problem.adapted.evaluating():
         yield from bracket(module, law, outputs, timeout, gap=gap)
+
+
+def measurable(problem: Problem) -> tuple[Law, nn.Module, list[Polytope]]:
+    """A problem whose boxes have known masses, or Unprovable."""
+    law, module = _law(problem.inputs), problem.network
+    if not isinstance(module, nn.Module):
+        raise Unprovable("the network is a black box, not a torch module")
+    with torch.no_grad(), problem.adapted.evaluating():
+        at = problem.inputs.center.unsqueeze(0).to(problem.adapted.dtype)
+        width = module(at).flatten(1).shape[1]
+    return law, module, polytopes(problem.property, width)
 
 
 def _law(model: InputModel) -> Law:

@@ -1,0 +1,148 @@
+"""Counting where bounds leave room: exact volumes, unbiased counts, and answers where populations get lost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rarely
+from rarely.bounds.measure import Uniform
+from rarely.bounds.probability import Cuts
+from rarely.bounds.problems import probability_bounds
+from rarely.bounds.sampled import Parts, sample_open
+from rarely.result import Estimate, Interval, Outcome
+from rarely.rng import Rng
+
+UNKNOWN = Estimate(Outcome.STALLED, -math.inf, math.inf, Interval(0.95, -math.inf, 0.0), 0.0, 0, 0, 0.0)
+
+
+def _double(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("planes", [1, 3])
+def test_parts_are_drawn_evenly(n: int, planes: int) -> None:
+    """Every trial hits a given set with probability mass / total: here half-spaces, against draws from the boxes."""
+    g, rng = torch.Generator().manual_seed(n), Rng(n)
+    boxes, trials = 6, 40_000
+    low = torch.arange(boxes, dtype=torch.float64).unsqueeze(1).expand(boxes, n) / boxes
+    high = low + torch.rand(boxes, n, generator=g, dtype=torch.float64) / boxes
+    A = _double((boxes, planes, n), g)
+    middle = (A * (0.5 * (low + high)).unsqueeze(1)).sum(2)
+    b = -middle - 0.3 * (A.abs() * (high - low).unsqueeze(1)).sum(2)  # above each plane less than half a box
+    law = Uniform(torch.zeros(n).double(), torch.ones(n).double())
+    parts = Parts(law, Cuts(low, high, A, b))
+    x = parts.draw(trials, rng)
+
+    u = torch.rand(boxes, trials, n, generator=g, dtype=torch.float64)
+    inside = low.unsqueeze(1) + u * (high - low).unsqueeze(1)
+    may = ((torch.einsum("bpn,btn->bpt", A, inside) + b.unsqueeze(2)) >= 0).any(1)
+    volume = (high - low).prod(1)
+    for direction in (*_double((3, n), g), torch.zeros(n).double()):
+        hits = int((x @ direction >= x.mean(0) @ direction).sum())
+        share = (may & (inside @ direction >= x.mean(0) @ direction)).double().mean(1)
+        truth = float((share * volume).sum())
+        error = math.sqrt(float((share * (1 - share) * volume**2).sum()) / trials)
+        rate = hits / trials
+        error = math.hypot(error, parts.total * math.sqrt(rate * (1 - rate) / trials))
+        assert abs(rate * parts.total - truth) < 4.5 * error
+
+
+class Needle(nn.Module):
+    """Scores that rise slowly to a corner where they end below 0, and a small diamond elsewhere where they are above.
+
+    In the unit cube the diamond sum |x_i - c_i| <= w has the volume (2 w)^n / n!.
+    """
+
+    def __init__(self, n: int, width: float) -> None:
+        super().__init__()
+        self.parts, self.total, self.slope = nn.Linear(n, 2 * n), nn.Linear(2 * n, 1), nn.Linear(n, 1)
+        centre, eye = torch.linspace(0.2, 0.45, n), torch.eye(n)
+        with torch.no_grad():
+            self.parts.weight.copy_(torch.cat([eye, -eye]))
+            self.parts.bias.copy_(torch.cat([-centre, centre]))
+            self.total.weight.fill_(-1 / width)
+            self.total.bias.fill_(1)
+            self.slope.weight.fill_(1 / n)
+            self.slope.bias.fill_(-1.05)
+
+    def forward(self, x: Tensor) -> Tensor:
+        diamond, slope = self.total(torch.relu(self.parts(x))), self.slope(x)
+        return slope + torch.relu(diamond - slope)
+
+
+def _needle(n: int = 4, width: float = 0.03) -> tuple[rarely.Problem, float]:
+    above = rarely.LinearConstraint([[-1.0]], [0.0])
+    problem = rarely.Problem(Needle(n, width).eval(), above, rarely.Box(torch.zeros(n), torch.ones(n)))
+    return problem, n * math.log(2 * width) - math.lgamma(n + 1)
+
+
+def test_the_needle_is_as_large_as_the_formula_says() -> None:
+    problem, exact = _needle(2, 0.1)
+    found = rarely.estimate(problem, rarely.MonteCarlo(samples=400_000), seed=1)
+    assert abs(found.log_prob - exact) < 4 * found.log_prob_std
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_auto_answers_where_populations_climb_the_wrong_hill(seed: int) -> None:
+    problem, exact = _needle()
+    found = rarely.estimate(problem, rarely.Auto(proof_boxes=4000), seed=seed)
+    assert found.outcome is Outcome.VIOLATED
+    assert found.methods[-1].method == "counting where bounds leave room"
+    assert abs(found.log_prob - exact) < 4 * found.log_prob_std < 0.4
+    assert found.interval.low <= found.log_prob <= min(found.interval.high, found.upper_bound)
+    assert found.calls >= sum(report.calls for report in found.methods)
+    again = rarely.estimate(problem, rarely.Auto(proof_boxes=4000), seed=seed)
+    assert again.log_prob == found.log_prob
+
+
+def test_counts_are_binomial() -> None:
+    """A network with several ways to fail, 60 seeds: as many violations as p / U says, no more spread than binomial."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 4)).eval()
+    box = rarely.Box(torch.zeros(3), torch.ones(3))
+    y = net(torch.rand(400_000, 3)).detach()
+    label = int(y.mean(0).argmax())
+    with torch.no_grad():  # about one input in 10,000 is misclassified
+        rest = y.clone()
+        rest[:, label] = -torch.inf
+        net[2].bias[label] += float((rest.amax(1) - y[:, label]).kthvalue(399_960).values)
+    problem = rarely.Problem(net, rarely.Misclassification(label), box)
+    *_, proof = probability_bounds(problem, gap=0.01)
+    exact = 0.5 * (proof.log_lower + proof.log_upper)
+    found = [sample_open(problem, UNKNOWN, math.inf, 1000, 0.05, math.inf, Rng(seed)) for seed in range(60)]
+    assert all(each.outcome is Outcome.VIOLATED for each in found)
+    z = torch.tensor([(each.log_prob - exact) / each.log_prob_std for each in found])
+    assert abs(float(z.mean())) < 4 / math.sqrt(60) + proof.gap / 2 / min(each.log_prob_std for each in found)
+    # (n - 1) s^2 is chi-squared with 59 degrees of freedom: a chance of 1e-4 outside these ends.
+    assert 24 < float(z.var()) * 59 < 110
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"inputs": rarely.Gaussian(torch.full((4,), 0.5), torch.full((4,), 0.1))},
+        {"network": lambda x: x[:, :1] - 0.99},
+        {"boxes": 1},
+        {"calls": 5},
+    ],
+    ids=["not uniform", "black box", "nothing ruled out", "no calls left"],
+)
+def test_without_bounds_the_old_answer_stays(change: dict[str, Any]) -> None:
+    problem, _ = _needle()
+    problem = rarely.Problem(
+        change.get("network", problem.network), problem.property, change.get("inputs", problem.inputs)
+    )
+    found = sample_open(problem, UNKNOWN, math.inf, change.get("boxes", 4000), 0.1, change.get("calls", 1e6), Rng(0))
+    assert found is UNKNOWN
+
+
+def test_many_dimensions_are_left_alone() -> None:
+    net = nn.Sequential(nn.Linear(20, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
+    problem = rarely.Problem(net, rarely.Misclassification(), rarely.LpBall(torch.zeros(20), 0.01))
+    assert sample_open(problem, UNKNOWN, 1.0, None, 0.1, 1e6, Rng(0)) is UNKNOWN
