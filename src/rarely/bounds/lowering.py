@@ -222,12 +222,12 @@ class Builder:
         rank = len(x.shape) + 1
         return [1 if d in axes else x.shape[d - 1] for d in range(1, rank) if keepdim or d not in axes]
 
-    def mean(self, x: Handle, dims: Any, keepdim: bool = False) -> Handle:
-        """Mean over axes of the event: they are moved last and averaged by a dense row."""
+    def total(self, x: Handle, dims: Any, keepdim: bool = False, *, average: bool = False) -> Handle:
+        """Sum or mean over axes of the event: they are moved last and joined by a dense row."""
         axes, last = self._last(x, dims)
         flat = self.move(last, x)
         n = flat.shape[-1]
-        row = self.dense(flat, torch.full((1, n), 1 / n, dtype=torch.float64), None)
+        row = self.dense(flat, torch.full((1, n), 1 / n if average else 1.0, dtype=torch.float64), None)
         shape = self._reduced(x, axes, keepdim)
         return self.move(lambda v: v.reshape(PROBE, *shape), row)  # type: ignore[no-any-return]
 

@@ -77,7 +77,7 @@ def _clamp(b: Builder, x: Handle, min: Any = None, max: Any = None) -> Handle:
 def _adaptive(b: Builder, x: Handle, size: Any) -> Handle:
     if any(s != 1 for s in (size if isinstance(size, Sequence) else [size])):
         raise Unprovable("adaptive pooling to more than one entry")
-    return b.mean(x, [len(x.shape) - 1, len(x.shape)], True)
+    return b.total(x, [len(x.shape) - 1, len(x.shape)], True, average=True)
 
 
 _OPS: dict[str, Callable[..., Handle]] = {
@@ -106,7 +106,8 @@ _OPS: dict[str, Callable[..., Handle]] = {
     "clamp": _clamp,
     "clip": _clamp,
     "abs": lambda b, x: b.sum(b.leaky(x), b.leaky(b.scale(x, -1.0, 0.0))),
-    "mean": lambda b, input, dim, keepdim=False: b.mean(input, dim, keepdim),
+    "mean": lambda b, input, dim, keepdim=False: b.total(input, dim, keepdim, average=True),
+    "sum": lambda b, input, dim, keepdim=False: b.total(input, dim, keepdim),
     "dropout": _dropout,
 }
 _OPS["isub"], _OPS["imul"], _OPS["itruediv"] = _OPS["sub"], _times, _over
