@@ -34,6 +34,7 @@ class Island:
     survivors: Tensor | None = None  # (n, d) positions of violating particles at the end
     waiting: int = 0
     drawn: int = 0  # independent draws from p(x) that it started from
+    hits: int = 0  # violations among them
     steps: int = 0
 
     def climb(self, level: float, log_increment: float, survivors: int, n: int) -> None:
@@ -107,8 +108,7 @@ def combine(batch: Batch, row: int, islands: Sequence[Island], confidence: float
 
 def _interval(islands: Sequence[Island], confidence: float) -> tuple[float, float, float, float, float]:
     if all(island.levels == [0.0] for island in islands):  # the first, independent draws answered: this is Monte Carlo
-        trials = sum(island.drawn for island in islands)
-        hits = round(sum(math.exp(island.log_prob) * island.drawn for island in islands))
+        trials, hits = (sum(getattr(island, name) for island in islands) for name in ("drawn", "hits"))
         low, high = clopper_pearson(hits, trials, confidence)
         std = math.sqrt((1 - hits / trials) / hits)
         return math.log(hits / trials), std, low, high, log_upper_bound(hits, trials, confidence)
@@ -150,9 +150,9 @@ def _nothing_found(
 
 
 def _first_draws(islands: Sequence[Island], confidence: float) -> float:
-    """The bound of the first, independent draws when none of them is a hit."""
-    drawn = sum(island.drawn for island in islands)
-    return log_upper_bound(0, drawn, confidence) if drawn else 0.0
+    """The bound that the first, independent draws give."""
+    drawn, hits = (sum(getattr(island, name) for island in islands) for name in ("drawn", "hits"))
+    return log_upper_bound(hits, drawn, confidence) if drawn else 0.0
 
 
 def _poor_mixing(islands: Sequence[Island]) -> str:

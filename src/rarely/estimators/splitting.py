@@ -123,6 +123,8 @@ class _Populations:
             return self.islands
         walk = self._walk(part)
         state = self.kernel.init(part, n, self.rng)
+        for i, j, hits in zip(rows.tolist(), slots.tolist(), (state.score >= 0).sum(1).tolist(), strict=True):
+            self.islands[i][j].hits = hits
         level = state.score.new_full((len(rows),), -torch.inf)
         while True:
             check_finite(state.score)
