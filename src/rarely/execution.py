@@ -18,7 +18,7 @@ from rarely.networks.snapshots import Rows, Snapshots, agree, architecture, one_
 from rarely.problem import Batch, Counter, Forward, Problem, make_batch
 from rarely.rng import Rng
 
-_BYTES_PER_FORWARD = 4 * 2**20  # activations kept in flight on a CPU: what stays in the caches is fastest
+_BYTES_PER_FORWARD = 16 * 2**20  # activations kept in flight on a CPU: what stays in the caches is fastest
 _MIN_ROWS = 64
 _NUMBERS_AT_ONCE = 3e7  # of all particles of one batch: a few copies of them must fit into memory
 _SHORT = (torch.bfloat16, torch.float16)

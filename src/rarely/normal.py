@@ -11,7 +11,6 @@ from rarely import fused
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
-_FAR = 1e38  # what pushes any z of float32 past any bound
 
 
 def lower_tail(z: Tensor) -> Tensor:
@@ -19,22 +18,34 @@ def lower_tail(z: Tensor) -> Tensor:
     return 0.5 * torch.erfc(z.abs() * _SQRT_HALF)
 
 
-def between(z: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The point of [low, high] that leaves the fraction Phi(z) of the interval below it.
+class Span:
+    """Intervals [low, high], ready for many points."""
 
-    Measured from the nearer end, so that both ends are approached with full relative precision.
-    """
-    if z.requires_grad or low.requires_grad or high.requires_grad:
-        tail = lower_tail(z) * (high - low)
-        return torch.where(z < 0, low + tail, high - tail)
-    whole = fused.between(z, low, high)
-    if whole is not None:
-        return whole
-    # The same in place. low + tail <= high - tail, so pushing z far out and clamping takes the first where z < 0 and
-    # the second elsewhere: an elementwise `where` is the one step here that does not vectorise on a CPU.
-    tail = torch.mul(z, _SQRT_HALF).abs_().erfc_().mul_(0.5 * (high - low))
-    near, far = low + tail, torch.sub(high, tail, out=tail)
-    return torch.clamp(z * _FAR, near, far, out=near)
+    def __init__(self, low: Tensor, high: Tensor) -> None:
+        self.low, self.high = low, high
+        # On a CPU points are measured from the end nearer to 0, where floats are dense: three passes over memory. At
+        # the other end one step of Phi(z) below 1 moves a point by no more than two steps between floats.
+        flip = low.abs() > high.abs()
+        near, far = torch.where(flip, high, low), torch.where(flip, low, high)
+        width = far - near
+        beyond = (near + width - far) * width > 0  # rounded up: the far end must stay the last
+        width = torch.where(beyond, torch.nextafter(width, torch.zeros_like(width)), width)
+        self._near, self._half = near, 0.5 * width
+        self._slope = torch.where(flip, 1, -1) * low.new_tensor(_SQRT_HALF)
+
+    def at(self, z: Tensor) -> Tensor:
+        """The points that leave the fraction Phi(z) of their interval below them.
+
+        Measured from an end, so that low values of Phi, or of 1 - Phi where 0 is at the upper end, keep their digits.
+        """
+        if z.requires_grad or self.low.requires_grad or self.high.requires_grad:
+            tail = lower_tail(z) * (self.high - self.low)
+            return torch.where(z < 0, self.low + tail, self.high - tail)
+        whole = fused.between(z, self.low, self.high)
+        if whole is not None:
+            return whole
+        share = torch.mul(z, self._slope).erfc_()  # twice the fraction, from the near end
+        return torch.addcmul(self._near, share, self._half, out=share)
 
 
 def truncated_quantile(z: Tensor, a: Tensor, b: Tensor) -> Tensor:

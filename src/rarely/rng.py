@@ -73,13 +73,12 @@ class Rng:
         out = torch.empty(tuple(shape), dtype=dtype)
         parts = zip(torch.tensor_split(out.view(-1), _LANES), self._lanes, strict=True)
         tasks = [partial(fill, part, generator=lane) for part, lane in parts]
-        if torch.get_num_threads() == 1:
-            for task in tasks:
-                task()
-            return out
-        threads = [threading.Thread(target=task) for task in tasks]
+        workers = min(torch.get_num_threads(), _LANES)
+        groups = [tasks[i::workers] for i in range(workers)]
+        threads = [threading.Thread(target=_run_all, args=(group,)) for group in groups[1:]]
         for thread in threads:
             thread.start()
+        _run_all(groups[0])  # here: a thread less to start
         for thread in threads:
             thread.join()
         return out
@@ -99,3 +98,8 @@ class Rng:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.seed())
             return draw()
+
+
+def _run_all(tasks: Sequence[Callable[[], object]]) -> None:
+    for task in tasks:
+        task()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from rarely.errors import InputError
 from rarely.inputs.base import ArrayLike, Shape, assign, inside, leading, tensor
-from rarely.normal import between
+from rarely.normal import Span
 from rarely.rng import Rng
 
 
@@ -37,6 +38,10 @@ class Box:
             )
         assign(self, low=lower.contiguous(), high=upper.contiguous(), event_shape=tuple(lower.shape))
 
+    @cached_property
+    def _span(self) -> Span:
+        return Span(self.low, self.high)
+
     @property
     def normal_dim(self) -> int:
         return int(torch.Size(self.event_shape).numel())
@@ -58,4 +63,4 @@ class Box:
         return torch.where(ok, 0.0, -torch.inf).to(x.dtype)
 
     def from_normal(self, z: Tensor) -> Tensor:
-        return between(z.reshape(*z.shape[:-1], *self.event_shape), self.low, self.high)
+        return self._span.at(z.reshape(*z.shape[:-1], *self.event_shape))

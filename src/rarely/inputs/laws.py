@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rarely.errors import InputError
 from rarely.inputs.base import ArrayLike, assign, tensor
-from rarely.normal import between
+from rarely.normal import Span
 
 _KNOTS = 257  # quantiles that an empirical law keeps at most
 
@@ -59,7 +59,7 @@ class Uniform:
         return self.low, self.high
 
     def from_normal(self, z: Tensor) -> Tensor:
-        return between(z, self.low, self.high)
+        return Span(self.low, self.high).at(z)
 
 
 @dataclass(frozen=True, init=False)
@@ -137,7 +137,7 @@ class Empirical:
 
     def from_normal(self, z: Tensor) -> Tensor:
         last = self.knots.shape[-1] - 1
-        place = between(z, torch.zeros_like(z), torch.full_like(z, last))
+        place = Span(z.new_zeros(()), z.new_tensor(float(last))).at(z)
         below = place.detach().floor().long().clamp(0, last - 1)
         knots = self.knots.expand(*z.shape[:-1], last + 1)
         return torch.lerp(knots.gather(-1, below), knots.gather(-1, below + 1), place - below)

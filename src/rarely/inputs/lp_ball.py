@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from rarely.errors import InputError
 from rarely.inputs.base import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
 from rarely.inputs.box import Box
-from rarely.normal import between, log_radial_fraction
+from rarely.normal import Span, log_radial_fraction
 from rarely.rng import Rng
 
 
@@ -61,6 +62,10 @@ class LpBall:
             rate=middle.new_tensor(rate), norm=order, cut=cut, event_shape=tuple(middle.shape),
         )  # fmt: skip
 
+    @cached_property
+    def _span(self) -> Span:
+        return Span(self.low, self.high)
+
     @property
     def normal_dim(self) -> int | None:
         d = int(torch.Size(self.event_shape).numel())
@@ -93,7 +98,7 @@ class LpBall:
 
     def from_normal(self, z: Tensor) -> Tensor:
         if self.norm == math.inf:
-            return between(z.reshape(*z.shape[:-1], *self.event_shape), self.low, self.high)
+            return self._span.at(z.reshape(*z.shape[:-1], *self.event_shape))
         radius = self.radius.reshape(self.radius.shape + (1,) * len(self.event_shape))
         if self.norm == 2:
             length = z.norm(dim=-1, keepdim=True).clamp_min(1e-12)

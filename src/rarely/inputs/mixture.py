@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rarely.errors import InputError
 from rarely.inputs.base import ArrayLike, Custom, InputModel, Shape, adapt, assign, leading, tensor
-from rarely.normal import LOG_SQRT_2PI, between
+from rarely.normal import LOG_SQRT_2PI, Span
 from rarely.rng import Rng
 
 
@@ -89,7 +89,7 @@ class Mixture:
 
     def from_normal(self, z: Tensor) -> Tensor:
         edges = torch.cumsum(self.log_weights.exp(), -1)
-        u = between(z[..., -1], torch.zeros_like(z[..., -1]), torch.ones_like(z[..., -1]))
+        u = Span(z.new_zeros(()), z.new_ones(())).at(z[..., -1])
         choice = (u.unsqueeze(-1) >= edges[..., :-1]).sum(-1)
         return _choose(torch.stack([model.from_normal(z[..., :-1]) for model in self.components]), choice)
 
