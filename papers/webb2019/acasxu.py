@@ -13,7 +13,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def estimates(context: Context, chosen: Sequence[Pair], method: str, estimator: 
             if context.late:
                 return
             started = time.monotonic()
-            found = answer(pair, estimator, context.device)
+            found = rarely.estimate(pair.load(), estimator, seed=pair.seed, device=context.device)
             seconds = time.monotonic() - started
             table.add([{
                 "network": pair.network, "property": pair.number, "known": pair.known, "method": method,
@@ -106,20 +106,6 @@ def estimates(context: Context, chosen: Sequence[Pair], method: str, estimator: 
                 "notes": "; ".join(found.notes),
             }])  # fmt: skip
             display.done(f"{pair.name}: {found.outcome.value} ({pair.known}), {seconds:.1f} s")
-
-
-def answer(pair: Pair, estimator: Estimator, device: str) -> rarely.Estimate:
-    """An estimate. Property 6 speaks of two boxes, and proofs take one at a time: proved when both are."""
-    problem = pair.load()
-    found = rarely.estimate(problem, estimator, seed=pair.seed, device=device)
-    if len(found.witnesses) or not isinstance(problem.inputs, rarely.Mixture):
-        return found
-    boxes = [rarely.Problem(problem.network, problem.property, box) for box in problem.inputs.components]
-    parts = [rarely.estimate(box, estimator, seed=pair.seed, device=device) for box in boxes]
-    if any(part.outcome is not rarely.Outcome.PROVED_SAFE for part in parts):
-        return found
-    note = f"proved in each of the {len(parts)} boxes of the property"
-    return replace(parts[0], notes=(note,), seconds=found.seconds + sum(part.seconds for part in parts))
 
 
 # What came out -------------------------------------------------------------------------------------------------------

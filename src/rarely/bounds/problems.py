@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from rarely.bounds.region import Box as BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import build
 from rarely.bounds.verdict import Verdict
-from rarely.inputs import Box, Gaussian, InputModel, LpBall, TruncatedGaussian
+from rarely.inputs import Box, Gaussian, InputModel, LpBall, Mixture, TruncatedGaussian
 from rarely.problem import Problem
 from rarely.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 
@@ -82,8 +82,11 @@ def prove(problem: Problem, timeout: float = 60.0) -> Verdict:
     """Prove that no input violates the property, or find one that does, or give up after `timeout` seconds.
 
     "proved" is about the network in real arithmetic; a "violated" witness was replayed by the network itself. What
-    cannot be bounded (an unknown operator, an unbounded input model) is "unknown" with the reason.
+    cannot be bounded (an unknown operator, an unbounded input model) is "unknown" with the reason. Of a mixture every
+    component is proved.
     """
+    if isinstance(problem.inputs, Mixture):
+        return _prove_components(problem, problem.inputs, timeout)
     try:
         question = Question.of(problem)
         with problem.adapted.evaluating():
@@ -99,6 +102,23 @@ def prove(problem: Problem, timeout: float = 60.0) -> Verdict:
     if verdict.status == "violated" and not _possible(problem, verdict):
         return Verdict("unknown", math.inf, verdict.boxes, reason=_NO_WITNESS)
     return verdict
+
+
+def _prove_components(problem: Problem, mixture: Mixture, timeout: float) -> Verdict:
+    """The components one after the other, each with its share of the time that is left."""
+    deadline = time.monotonic() + timeout
+    pairs = zip(mixture.components, mixture.log_weights.tolist(), strict=True)
+    chosen = [model for model, log_weight in pairs if log_weight > -math.inf]
+    verdicts: list[Verdict] = []
+    for i, model in enumerate(chosen):
+        seconds = max(0.0, deadline - time.monotonic()) / (len(chosen) - i)
+        verdict = prove(Problem(problem.network, problem.property, model), seconds)
+        if verdict.status == "violated":
+            return verdict
+        verdicts.append(verdict)
+    open_ones = [verdict for verdict in verdicts if verdict.status != "proved"]
+    worst = (open_ones or sorted(verdicts, key=lambda verdict: verdict.bound))[-1]
+    return replace(worst, boxes=sum(verdict.boxes for verdict in verdicts))
 
 
 def _possible(problem: Problem, verdict: Verdict) -> bool:

@@ -89,6 +89,30 @@ def test_what_cannot_be_bounded_is_unknown_with_a_reason():
     assert (trivial.log_lower, trivial.log_upper) == (-math.inf, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("second", "weights", "status"),
+    [(0.6, None, "proved"), (0.9, None, "violated"), (0.9, [1.0, 0.0], "proved")],
+    ids=["both safe", "one violated", "a component that is never drawn"],
+)
+def test_a_mixture_is_proved_component_by_component(second, weights, status):
+    whole = identity(1.5)
+    boxes = [rarely.Box([0.0, 0.0], [0.5, 0.5]), rarely.Box([0.5, 0.5], [second, second])]
+    problem = rarely.Problem(whole.network, whole.property, rarely.Mixture(boxes, weights))
+    verdict = prove(problem, 5.0)
+    assert verdict.status == status
+    assert (verdict.bound < 0) == (status == "proved")
+    found = rarely.estimate(problem, rarely.Auto(proof_seconds=2.0))
+    assert (found.outcome is rarely.Outcome.PROVED_SAFE) == (status == "proved")
+
+
+def test_a_mixture_with_an_unknown_part_is_unknown():
+    whole = identity(2.5)
+    parts = [whole.inputs, rarely.Gaussian([0.0, 0.0], 0.1)]
+    verdict = prove(rarely.Problem(whole.network, whole.property, rarely.Mixture(parts)), 1.0)
+    assert verdict.status == "unknown"
+    assert "Gaussian" in verdict.reason
+
+
 def test_quick_proofs_of_a_mixed_list_keep_their_places():
     problems = [identity(2.5), identity(1.5), identity(2.1)]
     shared = [rarely.Problem(problems[0].network, p.property, p.inputs) for p in problems]
