@@ -24,6 +24,7 @@ from torch import Tensor
 import rarely
 from common import cifar_image, collision_problems, collision_references, mnist_image, mnist_network
 from models import load_resnet
+from rarely.estimators import Estimator
 from rarely.kernels import HMC, PCN, Kernel, Langevin, RandomWalk
 
 
@@ -48,14 +49,14 @@ class Row:
 
 
 def measure(
-    problem: rarely.Problem, truth: float, method: str, estimator: object, seeds: int, device: str, group: int = 0
+    problem: rarely.Problem, truth: float, method: str, estimator: Estimator, seeds: int, device: str, group: int = 0
 ) -> Row:
     """Run `seeds` copies of a problem, `group` at a time (all at once by default), and compare with the truth."""
     started, results = time.monotonic(), []
     size = group or seeds
     for first in range(0, seeds, size):
         copies = [problem] * min(size, seeds - first)
-        results += rarely.estimate(copies, estimator, seed=first, device=device)  # type: ignore[arg-type]
+        results += rarely.estimate(copies, estimator, seed=first, device=device)
     errors = torch.tensor([r.log_prob - truth for r in results], dtype=torch.float64)
     finite = errors[torch.isfinite(errors)]
     return Row(

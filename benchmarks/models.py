@@ -16,6 +16,9 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the published Res
 class Normalised(nn.Module):
     """A network of raw pixels in [0, 1]."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network

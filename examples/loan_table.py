@@ -6,6 +6,8 @@ the distribution of the applicants is fitted to a table of past ones.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -37,7 +39,9 @@ class Scorer:
             hessian = x.T @ (x * (p * (1 - p))[:, None]) + 1e-3 * np.eye(x.shape[1])
             self.weights += np.linalg.solve(hessian, x.T @ (wanted - p) - 1e-3 * self.weights)
 
-    def _features(self, income: NDArray, age: NDArray, children: NDArray, city: NDArray) -> NDArray[np.float64]:
+    def _features(
+        self, income: NDArray[Any], age: NDArray[Any], children: NDArray[Any], city: NDArray[Any]
+    ) -> NDArray[np.float64]:
         return np.column_stack([income / 30, (age - 45) / 20, children, city, np.ones(len(income))])
 
     def decision_function(self, x: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -84,6 +84,11 @@ def _second(layers: _Layers, middle: Tensor, radius: Tensor, relu1: _Relaxed) ->
     return centre + down - spread, centre + up + spread
 
 
+def _bias(layer: nn.Conv2d) -> Tensor:
+    assert layer.bias is not None
+    return layer.bias
+
+
 def _dense(
     layers: _Layers, rows: Tensor, bias: Tensor, middle: Tensor, radius: Tensor, relu1: _Relaxed, relu2: _Relaxed
 ) -> tuple[Tensor, Tensor]:
@@ -91,11 +96,11 @@ def _dense(
     n, k = rows.shape[:2]
     up, down = _gaps(rows, relu2)
     shaped = (rows * relu2.slope.flatten(1).unsqueeze(1)).reshape(n * k, 32, 7, 7)
-    bias = bias + shaped.sum((2, 3)).reshape(n, k, 32) @ layers.second.bias
+    bias = bias + shaped.sum((2, 3)).reshape(n, k, 32) @ _bias(layers.second)
     rows = functional.conv_transpose2d(shaped, layers.second.weight, stride=2, padding=1).reshape(n, k, -1)
     up1, down1 = _gaps(rows, relu1)
     shaped = (rows * relu1.slope.flatten(1).unsqueeze(1)).reshape(n * k, 16, 14, 14)
-    bias = bias + shaped.sum((2, 3)).reshape(n, k, 16) @ layers.first.bias
+    bias = bias + shaped.sum((2, 3)).reshape(n, k, 16) @ _bias(layers.first)
     rows = functional.conv_transpose2d(shaped, layers.first.weight, stride=2, padding=1).reshape(n, k, -1)
     centre = bias + (rows @ middle.flatten(1).unsqueeze(2)).squeeze(2)
     spread = (rows.abs() @ radius.flatten(1).unsqueeze(2)).squeeze(2)
