@@ -72,6 +72,8 @@ def cells(grid: Grid) -> list[Cell]:
 def options(parser: argparse.ArgumentParser) -> None:
     collision.add_reference(parser)
     parser.add_argument("--rounds", type=int, default=1, help="repetitions of the whole grid")
+    parser.add_argument("--particles", type=int, nargs="+", metavar="N", help="only these N of the grid")
+    parser.add_argument("--steps", type=int, nargs="+", metavar="M", help="only these M of the grid")
     parser.add_argument("--rarest", type=float, default=-20.0, help="leave out properties with a smaller log p (-20)")
 
 
@@ -101,7 +103,8 @@ def measure(context: Context) -> None:
     problems = {problem.name: problem for problem in collision.load(context, "SAT", known)}
     table = common.Table(context.out / "sensitivity.csv", COLUMNS, UNIT)
     units = [(number, i, cell) for number in range(context.args.rounds) for i, cell in enumerate(cells(grid))]
-    todo = [unit for unit in context.mine(units) if not table.has(**_unit(unit[2], unit[0]))]
+    wanted = [unit for unit in units if _wanted(context.args, unit[2])]
+    todo = [unit for unit in context.mine(wanted) if not table.has(**_unit(unit[2], unit[0]))]
     with common.progress("sensitivity", len(todo)) as display:
         for number, index, cell in todo:
             if context.late:
@@ -115,6 +118,11 @@ def measure(context: Context) -> None:
             each = (time.monotonic() - started) / len(found)
             table.add([_row(cell, number, file, found[i :: len(files)], each) for i, file in enumerate(files)])
             display.done(f"{cell.rule} rho={cell.quantile} N={cell.particles} M={cell.steps}")
+
+
+def _wanted(args: argparse.Namespace, cell: Cell) -> bool:
+    chosen = ((args.particles, cell.particles), (args.steps, cell.steps))
+    return all(wanted is None or value in wanted for wanted, value in chosen)
 
 
 def _unit(cell: Cell, number: int) -> dict[str, Any]:
