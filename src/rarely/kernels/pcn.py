@@ -56,12 +56,11 @@ class PCN:
 
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         beta = (state.scale.unsqueeze(-1) * (1.0 if state.unit is None else state.unit)).clamp_max(1.0)
-        keep = torch.sqrt(1 - beta * beta)
         score, moved = [], []
         # Piece by piece, from the proposal to its acceptance: all that a piece needs stays in the caches of a CPU.
         for chains, noise, sign in rng.moves(state.position.shape, state.position.dtype, batch.chains_per_pass()):
             part = state.part(chains)
-            z = _blend(part.position, noise, beta, keep, sign)
+            z = _blend(part.position, noise, beta, sign)
             proposal = State(z, batch.score_normal(z), state.scale)
             ok = passes(proposal.score, level, strict)
             score.append(part.accept(proposal, ok).score)
@@ -74,6 +73,6 @@ class PCN:
         return nudge(state, accepted, self.target, self.rate, 1.0 if state.unit is None else 8.0)
 
 
-def _blend(z: Tensor, noise: Tensor, beta: Tensor, keep: Tensor, sign: float) -> Tensor:
+def _blend(z: Tensor, noise: Tensor, beta: Tensor, sign: float) -> Tensor:
     whole = fused.blend(z, noise, sign * beta)
-    return torch.mul(z, keep).addcmul_(noise, beta, value=sign) if whole is None else whole
+    return torch.mul(z, torch.sqrt(1 - beta * beta)).addcmul_(noise, beta, value=sign) if whole is None else whole
