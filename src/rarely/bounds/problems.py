@@ -51,6 +51,20 @@ def polytopes(prop: Property, outputs: int) -> list[Polytope]:
     raise Unprovable(f"a property of kind {type(prop).__name__} is not a union of linear constraints on the outputs")
 
 
+def on_cpu(problem: Problem) -> nn.Module:
+    """The network as a module on the CPU, a copy where it lives elsewhere: proofs run there. Unprovable for others."""
+    if not isinstance(problem.network, nn.Module):
+        raise Unprovable("the network is a black box, not a torch module")
+    module = problem.adapted.placed(torch.device("cpu"), None).module
+    assert module is not None
+    return module
+
+
+def _outputs(problem: Problem, x: Tensor) -> int:
+    with torch.no_grad(), problem.adapted.evaluating():
+        return problem.adapted.call(x.unsqueeze(0).to(problem.adapted.dtype)).flatten(1).shape[1]
+
+
 @dataclass(frozen=True)
 class Question:
     """A problem as bounds see it."""
@@ -62,18 +76,15 @@ class Question:
     ball: tuple[Tensor, float] | None  # centre and radius of an l2 ball of inputs
 
     @classmethod
-    def of(cls, problem: Problem) -> Question:
-        """Read a problem, or say with Unprovable why it cannot be bounded."""
-        module, model = problem.network, problem.inputs
-        if not isinstance(module, nn.Module):
-            raise Unprovable("the network is a black box, not a torch module")
+    def of(cls, problem: Problem, module: nn.Module | None = None) -> Question:
+        """Read a problem, or say with Unprovable why it cannot be bounded. `module` saves making it `on_cpu` again."""
+        model, module = problem.inputs, on_cpu(problem) if module is None else module
         if model.support is None or not isinstance(model, Box | LpBall | TruncatedGaussian):
             raise Unprovable(f"inputs of kind {type(model).__name__} are not confined to a box or a ball")
         low, high = model.support
         if not bool(torch.isfinite(low).all() & torch.isfinite(high).all()):
             raise Unprovable("the inputs are not bounded")
-        with torch.no_grad(), problem.adapted.evaluating():
-            width = module(low.unsqueeze(0).to(problem.adapted.dtype)).flatten(1).shape[1]
+        width = _outputs(problem, low)
         ball = (model.middle, float(model.radius)) if isinstance(model, LpBall) and model.norm == 2 else None
         return cls(module, low, high, polytopes(problem.property, width), ball)
 
@@ -138,11 +149,13 @@ def prove_quickly(problems: Sequence[Problem], seconds: float, boxes: int | None
     verdicts: list[Verdict | None] = [None] * len(problems)
     groups: dict[tuple[int, tuple[tuple[int, ...], ...]], list[int]] = {}
     questions: dict[int, Question] = {}
+    modules: dict[int, nn.Module] = {}  # one copy of a network that must move, not one per problem
     for i, problem in enumerate(problems):
         try:
-            questions[i] = question = Question.of(problem)
+            questions[i] = question = Question.of(problem, modules.get(id(problem.network)))
         except Unprovable:
             continue
+        modules[id(problem.network)] = question.module
         shape = tuple(tuple(A.shape) for A, _ in question.outputs)
         groups.setdefault((id(problem.network), (tuple(question.low.shape), *shape)), []).append(i)
     deadline = time.monotonic() + seconds
@@ -191,13 +204,8 @@ def probability_bounds(problem: Problem, timeout: float = 60.0, gap: float = 0.0
 
 def measurable(problem: Problem) -> tuple[Law, nn.Module, list[Polytope]]:
     """A problem whose boxes have known masses, or Unprovable."""
-    law, module = _law(problem.inputs), problem.network
-    if not isinstance(module, nn.Module):
-        raise Unprovable("the network is a black box, not a torch module")
-    with torch.no_grad(), problem.adapted.evaluating():
-        at = problem.inputs.center.unsqueeze(0).to(problem.adapted.dtype)
-        width = module(at).flatten(1).shape[1]
-    return law, module, polytopes(problem.property, width)
+    law, module = _law(problem.inputs), on_cpu(problem)
+    return law, module, polytopes(problem.property, _outputs(problem, problem.inputs.center))
 
 
 def _law(model: InputModel) -> Law:

@@ -68,7 +68,7 @@ def tensor(value: ArrayLike, name: str) -> Tensor:
         result = result.to(torch.get_default_dtype())
     if not bool(torch.isfinite(result).all()):
         raise InputError(f"{name} contains NaN or inf; every value must be finite")
-    return result.detach().clone()
+    return result.detach().cpu().clone()  # the run decides on the device
 
 
 def assign(owner: object, /, **fields: object) -> None:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def _adapt_module(module: nn.Module, probe: Tensor) -> Network:
         )
     dtype = floats[0].dtype if floats else probe.dtype
     device = floats[0].device if floats else probe.device
-    network = Network(module, True, dtype, module)
+    network = Network(module if device.type == "cpu" else partial(_call_at, device, module), True, dtype, module)
     tracked = probe.detach().to(device, dtype).requires_grad_()
     try:
         with torch.enable_grad(), network.evaluating():
@@ -98,6 +99,12 @@ def _adapt_module(module: nn.Module, probe: Tensor) -> Network:
     if not isinstance(y, Tensor):
         raise NetworkError(f"the network returns {type(y).__name__}, expected one tensor (n, outputs)")
     return replace(network, differentiable=y.requires_grad)
+
+
+def _call_at(device: torch.device, module: nn.Module, x: Tensor) -> Tensor:
+    """Call a module where it is: checks and replays come from the CPU, wherever the user keeps the network."""
+    y: Tensor = module(x.to(device))
+    return y.to(x.device)
 
 
 def _adapt_numpy(function: Callable[[Any], Any], probe: Tensor, error: Exception | None) -> Network:

@@ -209,3 +209,13 @@ def test_inputs_that_only_a_model_with_no_center_draws() -> None:
 def test_input_error_is_a_value_error() -> None:
     assert issubclass(InputError, ValueError)
     assert issubclass(InputError, RarelyError)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("device", ["cpu", "cuda", "auto"])
+def test_a_network_and_an_image_on_a_gpu_are_taken_as_they_are(device: str) -> None:
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).cuda().eval()
+    problem = Problem(network, Misclassification(), LpBall(torch.rand(4, device="cuda"), 0.5))
+    found = estimate(problem, device=device)
+    assert next(network.parameters()).is_cuda
+    assert len(found.witnesses) == 0 or bool((problem.score(found.witnesses.inputs) >= 0).all())
