@@ -288,7 +288,7 @@ def _as_property(prop: object) -> Property:
 
 
 def _label(value: int | Tensor, name: str) -> Tensor:
-    label = torch.as_tensor(value)
+    label = torch.as_tensor(value).cpu()
     if label.ndim or label.is_floating_point() or label.is_complex() or int(label) < 0:
         raise InputError(f"{name} must be one whole number of at least 0, got {value}")
     return label.long()

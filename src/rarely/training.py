@@ -47,6 +47,7 @@ def augment(
     training mode; inside it is run in eval mode.
     """
     pictures, targets = tensor(images, "images"), torch.as_tensor(labels).long()
+    home = images.device if isinstance(images, Tensor) else pictures.device
     if pictures.ndim < 2 or targets.shape != pictures.shape[:1]:
         raise InputError(
             f"images must be (n, *event) with labels (n,), got {tuple(pictures.shape)} and {tuple(targets.shape)}"
@@ -63,12 +64,12 @@ def augment(
         for start in range(0, len(pictures), group):
             problems = [
                 Problem(network, Misclassification(int(y)), _model(x, around, clip))
-                for x, y in zip(pictures[start : start + group].cpu(), targets[start : start + group], strict=True)
+                for x, y in zip(pictures[start : start + group], targets[start : start + group], strict=True)
             ]
             for batch in execution.place(problems)[0]:
                 populations = _finished(splitting.populations(batch, rng, Budget()))
                 x, rows = _one_of_each(batch, populations, rng)
-                found.append(x.to(pictures.device, pictures.dtype))
+                found.append(x.to(home, pictures.dtype))
                 owners.append(start + batch.rows[rows])
     owner, order = torch.cat(owners).sort(stable=True)
     return torch.cat(found)[order], targets[owner.to(targets.device)]

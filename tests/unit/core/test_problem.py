@@ -218,4 +218,7 @@ def test_a_network_and_an_image_on_a_gpu_are_taken_as_they_are(device: str) -> N
     problem = Problem(network, Misclassification(), LpBall(torch.rand(4, device="cuda"), 0.5))
     found = estimate(problem, device=device)
     assert next(network.parameters()).is_cuda
+    x, y = rarely.augment(network, torch.rand(5, 4, device="cuda"), torch.zeros(5, device="cuda").long(), 0.5)
+    assert x.is_cuda
+    assert y.is_cuda
     assert len(found.witnesses) == 0 or bool((problem.score(found.witnesses.inputs) >= 0).all())
