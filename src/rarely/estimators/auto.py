@@ -26,6 +26,7 @@ _COMMON = 0.004  # probability from which plain Monte Carlo is cheaper than anyt
 _LOW_DIMENSION = 8  # up to here a mixture fitted to the survivors of splitting makes a good proposal
 _UNSEEN = 0.1  # share of violating particles that a method may not have seen
 _SIGMAS = 3.0
+_APART = 4.0  # standard deviations, known from eight islands, between two splitting runs that are not believed
 _CHANCE = 500_000  # inputs that plain Monte Carlo may draw where splitting has nothing to climb
 _MAX_FACTOR = 128  # times the referee's size that a larger splitting run may take
 
@@ -257,6 +258,14 @@ class _Case:
 
     def add(self, larger: Estimate, calls: int) -> None:
         self.reports.append(_report("larger splitting", larger, calls))
+        smaller = self.split
+        assert smaller is not None
+        if math.isfinite(larger.log_prob) and math.isfinite(smaller.log_prob):
+            apart = abs(larger.log_prob - smaller.log_prob)
+            if apart > _APART * math.hypot(larger.log_prob_std, smaller.log_prob_std) + 0.1:
+                # Rare islands carry the mean, and no spread among the others says how many are still missing.
+                note = f"two splitting runs disagree: log p = {smaller.log_prob:.2f} and {larger.log_prob:.2f}"
+                larger = replace(larger, outcome=Outcome.STALLED, notes=(*larger.notes, note))
         if math.isfinite(larger.log_prob) or not larger.outcome.trusted:
             self.split = larger
 

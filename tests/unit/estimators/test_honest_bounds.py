@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rarely import Box, Estimate, Outcome, Problem, Splitting, estimate
 from rarely.api import distrust_wide
+from rarely.estimators.auto import _Case
 from rarely.intervals import log_upper_bound
 from rarely.result import Interval
 
@@ -49,3 +50,18 @@ def test_a_number_without_digits_is_not_trusted() -> None:
     assert "standard error" in distrust_wide(wide).notes[0]
     for kept in (replace(wide, log_prob_std=2.0), replace(wide, log_prob=-200.0)):
         assert distrust_wide(kept) == kept
+
+
+def test_two_splitting_runs_far_apart_are_not_believed() -> None:
+    """Seen on a small network: -24.84 ± 0.46, then -21.94 ± 0.26 at 32 times the size, where -20.44 is right."""
+
+    def said(log_prob: float, std: float) -> Estimate:
+        return Estimate(Outcome.VIOLATED, log_prob, std, Interval(0.95, -60.0, 0.0), 0.0, 1, 0, 1.0)
+
+    for larger, believed in ((said(-21.94, 0.26), False), (said(-24.0, 0.26), True), (said(-27.9, 0.26), False)):
+        case = _Case(0, [], 1, said(-24.84, 0.46))
+        case.add(larger, 1000)
+        assert case.split is not None
+        assert case.split.log_prob == larger.log_prob
+        assert case.split.outcome.trusted is believed
+        assert any("disagree" in note for note in case.split.notes) is not believed
