@@ -127,7 +127,7 @@ def proved(verdict: Verdict, confidence: float, seconds: float) -> Estimate:
 
 
 def after_sampling(problem: Problem, estimate: Estimate, auto: Auto, budget: Budget, rng: Rng) -> Estimate:
-    """What bounds can add: a proof where no violation was found, a number where sampling has none to trust."""
+    """What bounds can add: a proof where no violation was found, a number where sampling has none or none confirmed."""
     from rarely.bounds.sampled import sample_open
 
     boxes, started = auto.proof_boxes, time.monotonic()
@@ -135,11 +135,18 @@ def after_sampling(problem: Problem, estimate: Estimate, auto: Auto, budget: Bud
         estimate = settle(problem, estimate, min(auto.proof_seconds, budget.left_seconds))
     estimate = distrust_wide(estimate)
     seconds = auto.proof_seconds if boxes is None else math.inf if boxes else 0.0
-    vague = estimate.outcome is Outcome.OUT_OF_BUDGET or estimate.log_prob_std > _VAGUE * auto.target_error
-    if seconds and (vague or not estimate.outcome.trusted):
+    if seconds and _open(estimate, auto.target_error):
         seconds, left = min(seconds, budget.left_seconds), budget.left(estimate.calls)
         estimate = sample_open(problem, estimate, seconds, boxes, auto.target_error, left, Rng(rng.seed()))
     return replace(estimate, seconds=estimate.seconds + time.monotonic() - started)
+
+
+def _open(estimate: Estimate, target_error: float) -> bool:
+    """Whether an answer is none, vague, or splitting's alone: islands that all lose a part of the region agree, too."""
+    if estimate.outcome is not Outcome.VIOLATED:
+        return estimate.outcome in (Outcome.STALLED, Outcome.OUT_OF_BUDGET)
+    said = {report.method for report in estimate.methods if report.log_prob == estimate.log_prob}
+    return estimate.log_prob_std > _VAGUE * target_error or said <= {"splitting", "larger splitting"}
 
 
 def settle(problem: Problem, estimate: Estimate, seconds: float) -> Estimate:
