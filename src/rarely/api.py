@@ -89,9 +89,7 @@ class Running:
         """Finish what a quick proof settles before anything is sampled."""
         from rarely.bounds.problems import prove_quickly
 
-        seconds = auto.proof_seconds
-        if auto.proof_boxes is not None:
-            seconds = math.inf if auto.proof_boxes else 0.0
+        seconds = _proof_seconds(auto)
         if not seconds:
             return
         started = time.monotonic()
@@ -134,11 +132,18 @@ def after_sampling(problem: Problem, estimate: Estimate, auto: Auto, budget: Bud
     if boxes is None and auto.proof_seconds and len(estimate.witnesses) == 0:
         estimate = settle(problem, estimate, min(auto.proof_seconds, budget.left_seconds))
     estimate = distrust_wide(estimate)
-    seconds = auto.proof_seconds if boxes is None else math.inf if boxes else 0.0
+    seconds = _proof_seconds(auto)
     if seconds and _open(estimate, auto.target_error):
         seconds, left = min(seconds, budget.left_seconds), budget.left(estimate.calls)
         estimate = sample_open(problem, estimate, seconds, boxes, auto.target_error, left, Rng(rng.seed()))
     return replace(estimate, seconds=estimate.seconds + time.monotonic() - started)
+
+
+def _proof_seconds(auto: Auto) -> float:
+    """Time for bounds; where boxes limit them no clock has a say."""
+    if auto.proof_boxes is None:
+        return auto.proof_seconds
+    return math.inf if auto.proof_boxes else 0.0
 
 
 def _open(estimate: Estimate, target_error: float) -> bool:

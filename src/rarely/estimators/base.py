@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -85,6 +85,12 @@ def gather_witnesses(x: Tensor, scores: Tensor) -> Witnesses:
     hit = (scores >= 0).nonzero().squeeze(1)
     hit = hit[scores[hit].argsort(descending=True)][:MAX_WITNESSES]
     return Witnesses(x[hit].detach().cpu(), scores[hit].detach().cpu())
+
+
+def join_witnesses(found: Sequence[Witnesses]) -> Witnesses:
+    """The first `MAX_WITNESSES` of all."""
+    inputs, scores = torch.cat([w.inputs for w in found]), torch.cat([w.scores for w in found])
+    return Witnesses(inputs[:MAX_WITNESSES], scores[:MAX_WITNESSES])
 
 
 def make_estimate(

@@ -108,7 +108,7 @@ def combine(batch: Batch, row: int, islands: Sequence[Island], confidence: float
 
 def _interval(islands: Sequence[Island], confidence: float) -> tuple[float, float, float, float, float]:
     if all(island.levels == [0.0] for island in islands):  # the first, independent draws answered: this is Monte Carlo
-        trials, hits = (sum(getattr(island, name) for island in islands) for name in ("drawn", "hits"))
+        trials, hits = _drawn(islands)
         low, high = clopper_pearson(hits, trials, confidence)
         std = math.sqrt((1 - hits / trials) / hits)
         return math.log(hits / trials), std, low, high, log_upper_bound(hits, trials, confidence)
@@ -151,8 +151,13 @@ def _nothing_found(
 
 def _first_draws(islands: Sequence[Island], confidence: float) -> float:
     """The bound that the first, independent draws give."""
-    drawn, hits = (sum(getattr(island, name) for island in islands) for name in ("drawn", "hits"))
+    drawn, hits = _drawn(islands)
     return log_upper_bound(hits, drawn, confidence) if drawn else 0.0
+
+
+def _drawn(islands: Sequence[Island]) -> tuple[int, int]:
+    """The first, independent draws of all islands, and the violations among them."""
+    return sum(island.drawn for island in islands), sum(island.hits for island in islands)
 
 
 def _poor_mixing(islands: Sequence[Island]) -> str:

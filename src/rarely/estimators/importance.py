@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rarely.errors import InputError
-from rarely.estimators.base import Budget, Progress, Run, gather_witnesses, make_estimate
+from rarely.estimators.base import Budget, Progress, Run, gather_witnesses, join_witnesses, make_estimate
 from rarely.estimators.mixture_fit import NormalMixture, fit_mixture
 from rarely.estimators.roots import gradient_starts, search_directions
 from rarely.estimators.splitting import Splitting
@@ -133,10 +133,9 @@ class ImportanceSampling:
         reliable = k < _MAX_PARETO and size >= 100
         if not reliable:
             notes.append("the proposal does not cover the violating region: the weights are unreliable")
-        witnesses = Witnesses(torch.cat([w.inputs for w in kept])[:1000], torch.cat([w.scores for w in kept])[:1000])
         return make_estimate(
             part, 0, budget, confidence, Outcome.VIOLATED if reliable else Outcome.STALLED,
-            log_prob, std, low, high, upper, witnesses, notes=tuple(notes),
+            log_prob, std, low, high, upper, join_witnesses(kept), notes=tuple(notes),
         )  # fmt: skip
 
 

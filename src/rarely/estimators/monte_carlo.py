@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import torch
 
 from rarely.errors import InputError
-from rarely.estimators.base import MAX_WITNESSES, Budget, Progress, Run, check_finite, gather_witnesses, make_estimate
+from rarely.estimators.base import (
+    MAX_WITNESSES,
+    Budget,
+    Progress,
+    Run,
+    check_finite,
+    gather_witnesses,
+    join_witnesses,
+    make_estimate,
+)
 from rarely.intervals import clopper_pearson, log_upper_bound
 from rarely.problem import Batch
 from rarely.result import Estimate, Outcome, Witnesses
@@ -58,7 +67,8 @@ class MonteCarlo:
                 for j, i in enumerate(active.tolist()):
                     trials[i], hits[i] = trials[i] + n, hits[i] + new_hits[j]
                     if new_hits[j] and len(found[i] or ()) < MAX_WITNESSES:
-                        found[i] = _more(found[i], gather_witnesses(x[j], scores[j]))
+                        new = gather_witnesses(x[j], scores[j])
+                        found[i] = join_witnesses([old, new]) if (old := found[i]) is not None else new
             for i in active.tolist():
                 done[i] = n <= 0 or self._enough(hits[i], trials[i]) or budget.late
             active = torch.tensor([i for i in range(b) if not done[i]], dtype=torch.long)
@@ -96,10 +106,3 @@ class MonteCarlo:
         return make_estimate(
             batch, row, budget, confidence, Outcome.VIOLATED, math.log(p), std, low, high, upper, found
         )
-
-
-def _more(old: Witnesses | None, new: Witnesses) -> Witnesses:
-    if old is None:
-        return new
-    inputs, scores = torch.cat([old.inputs, new.inputs]), torch.cat([old.scores, new.scores])
-    return Witnesses(inputs[:MAX_WITNESSES], scores[:MAX_WITNESSES])

@@ -53,6 +53,20 @@ def test_parts_are_drawn_evenly(n: int, planes: int) -> None:
         assert abs(rate * parts.total - truth) < 4.5 * error
 
 
+def test_parts_that_are_rounding_alone_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a plane seems to leave of its box, by rounding, may hold no input at all: then a trial gives none."""
+    monkeypatch.setattr("rarely.bounds.sampled._ROUNDS", 50)
+    low, high = torch.zeros(2, 3).double(), torch.ones(2, 3).double()
+    A = torch.tensor([0.1, 0.2, 0.3]).double().expand(2, 1, 3)
+    b = -0.5 * A.sum(2)
+    parts = Parts(Uniform(low[0], high[0]), Cuts(low, high, A, b))
+    parts.b = parts.b - torch.tensor([1.0, 0.0]).double()  # stands for rounding that makes the first plane miss
+    x = parts.draw(1000, Rng(0))
+    assert 400 < len(x) < 600
+    missed = Parts(Uniform(low[0], high[0]), Cuts(low, high, A, b - 1.0))
+    assert missed.total == 0
+
+
 class Needle(nn.Module):
     """Scores that rise slowly to a corner where they end below 0, and a small diamond elsewhere where they are above.
 
