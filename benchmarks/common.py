@@ -26,7 +26,7 @@ from torch import nn
 import models
 import rarely
 from rarely import Box, LinearConstraint, Misclassification, Problem
-from rarely.formats.rlv import parse_rlv
+from rarely.io.formats.rlv import parse_rlv
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -132,7 +132,7 @@ def collision_references(path: Path) -> dict[str, float]:
 def onnx_network(path: Path, otherwise: Sequence[int]) -> nn.Module:
     """An ONNX network; a random one of the same widths where onnx or the file is missing (the speed is the same)."""
     try:
-        from rarely.networks import import_onnx
+        from rarely.io.onnx.importer import import_onnx
 
         network: nn.Module = import_onnx(path)
     except (ImportError, FileNotFoundError) as error:

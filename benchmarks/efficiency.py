@@ -24,8 +24,8 @@ from torch import Tensor
 import rarely
 from common import cifar_image, collision_problems, collision_references, mnist_image, mnist_network
 from models import load_resnet
-from rarely.estimators import Estimator
 from rarely.kernels import HMC, PCN, Kernel, Langevin, RandomWalk
+from rarely.methods import Estimator
 
 
 @dataclass(frozen=True)

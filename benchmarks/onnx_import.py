@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rarely.networks import import_onnx
+from rarely.io.onnx.importer import import_onnx
 
 
 def by_hand(imported: nn.Module) -> nn.Module:

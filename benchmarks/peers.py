@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from common import collision_problems, collision_references, options, parser, table, write_json
 from rarely import Auto, Gaussian, LinearConstraint, Problem, Splitting, estimate
-from rarely.estimators import Estimator
 from rarely.kernels import RandomWalk
+from rarely.methods import Estimator
 
 Method = Callable[[int], tuple[float, int]]  # seed -> log p, network calls
 

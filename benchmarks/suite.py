@@ -14,7 +14,7 @@ from typing import Any
 
 from common import collision_problems, collision_references, options, parser, sync, table, write_json
 from rarely import Auto, Estimate, Problem, Splitting, estimate
-from rarely.estimators import Estimator
+from rarely.methods import Estimator
 
 ESTIMATORS: dict[str, Estimator] = {
     "splitting": Splitting(particles=16000, quantile=0.1, steps=1, islands=8, keep="all"),

@@ -34,10 +34,10 @@ from common import (
     write_json,
 )
 from rarely import Execution, Problem, Splitting
-from rarely.estimators.base import Budget, Progress
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
 from rarely.kernels import PCN, Kernel, RandomWalk
-from rarely.problem import Batch
-from rarely.rng import Rng
+from rarely.methods.base import Budget, Progress
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import rarely
+from rarely.core.rng import Rng
 from rarely.demo import assets, images
-from rarely.estimators.importance import _basis
-from rarely.estimators.mixture_fit import fit_mixture
 from rarely.kernels import PCN
-from rarely.levels import ancestors, select
-from rarely.rng import Rng
+from rarely.methods.importance import _basis
+from rarely.stats.levels import ancestors, select
+from rarely.stats.mixture import fit_mixture
 
 FOLDER = Path(__file__).parent / "figures"
 INK, BLUE, RED, GREY = "#222222", "#1f6fb4", "#c0392b", "#999999"
@@ -146,7 +146,7 @@ def subspace() -> Figure:
     problem = rarely.Problem(torch.nn.Identity().eval(), two_modes, rarely.Gaussian(torch.zeros(d), 1.0))
     (batch,), _ = rarely.Execution(device="cpu").place([problem])
     rng = Rng(0)
-    run = rarely.Splitting(400, steps=4, keep="all").populations(batch, rng, rarely.estimators.Budget())
+    run = rarely.Splitting(400, steps=4, keep="all").populations(batch, rng, rarely.methods.Budget())
     while True:
         try:
             next(run)

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import rarely
+from rarely.core.rng import Rng
 from rarely.demo import assets, images
 from rarely.inputs import (
     Corruptions,
@@ -22,7 +23,6 @@ from rarely.inputs import (
     PoissonNoise,
     Uniform,
 )
-from rarely.rng import Rng
 
 CHOSEN = 2  # the square
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 
 import rarely
-from rarely.decide import Decision, Verdict
 from rarely.demo import assets, images
+from rarely.questions.decide import Decision, Verdict
 
 CONFIDENCE = 0.99  # a wrong "accepted" or "rejected" has at most the remaining probability
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from rarely.campaign.records import Header, Record, WitnessSet
-from rarely.result import Estimate, Interval, MethodReport, Outcome
+from rarely.questions.result import Estimate, Interval, MethodReport, Outcome
 
 CLASSES = ("stop", "give way", "no entry", "ahead only", "roundabout", "no overtaking")
 RADII = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)

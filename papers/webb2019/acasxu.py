@@ -21,7 +21,7 @@ import rarely
 from papers.webb2019 import common
 from papers.webb2019.common import Context
 from papers.webb2019.streamed import Count, counted, stream
-from rarely.estimators import Estimator
+from rarely.methods import Estimator
 
 TENS = math.log(10)
 COLUMNS = ("network", "property", "known", "method", "outcome", "log_prob", "std", "low", "high", "witnesses",

@@ -21,8 +21,8 @@ import rarely
 from papers.webb2019 import common
 from papers.webb2019.common import Context
 from papers.webb2019.streamed import Fused, stream
-from rarely.estimators import Estimator
 from rarely.kernels import RandomWalk
+from rarely.methods import Estimator
 
 LOG_FLOOR = -250.0  # the paper's P_min, natural log
 TOGETHER = 3  # runs in one batch: 172 properties of 10000 particles alone would leave a GPU waiting

@@ -23,7 +23,7 @@ from torch import nn
 import rarely
 from papers.webb2019 import common
 from papers.webb2019.common import Context
-from rarely.rng import Rng
+from rarely.core.rng import Rng
 
 COUNTS = ("round", "name", "verdict", "samples", "hits", "seconds", "device")
 ENOUGH = 10_000  # violations after which plain Monte Carlo knows p to one per cent

@@ -14,62 +14,62 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # `as`: type checkers then take the names as exported
-    from rarely.api import Running as Running
-    from rarely.api import estimate as estimate
     from rarely.campaign.campaign import Campaign as Campaign
-    from rarely.decide import test as test
-    from rarely.errors import RarelyError as RarelyError
-    from rarely.estimators import Auto as Auto
-    from rarely.estimators import ImportanceSampling as ImportanceSampling
-    from rarely.estimators import LineSampling as LineSampling
-    from rarely.estimators import MonteCarlo as MonteCarlo
-    from rarely.estimators import Splitting as Splitting
-    from rarely.execution import Execution as Execution
-    from rarely.gate import certify as certify
+    from rarely.core.errors import RarelyError as RarelyError
+    from rarely.core.execution import Execution as Execution
+    from rarely.core.problem import Problem as Problem
+    from rarely.core.properties import LinearConstraint as LinearConstraint
+    from rarely.core.properties import Misclassification as Misclassification
+    from rarely.core.properties import Targeted as Targeted
     from rarely.inputs import Box as Box
     from rarely.inputs import Gaussian as Gaussian
     from rarely.inputs import LpBall as LpBall
     from rarely.inputs import Mixture as Mixture
     from rarely.inputs import TruncatedGaussian as TruncatedGaussian
-    from rarely.loading import load_problem as load_problem
-    from rarely.networks import load_network as load_network
-    from rarely.problem import Problem as Problem
-    from rarely.properties import LinearConstraint as LinearConstraint
-    from rarely.properties import Misclassification as Misclassification
-    from rarely.properties import Targeted as Targeted
-    from rarely.result import Estimate as Estimate
-    from rarely.result import Outcome as Outcome
-    from rarely.training import augment as augment
-    from rarely.watch import monitor as monitor
+    from rarely.io.networks import load_network as load_network
+    from rarely.io.problems import load_problem as load_problem
+    from rarely.methods import ImportanceSampling as ImportanceSampling
+    from rarely.methods import LineSampling as LineSampling
+    from rarely.methods import MonteCarlo as MonteCarlo
+    from rarely.methods import Splitting as Splitting
+    from rarely.questions.augment import augment as augment
+    from rarely.questions.decide import test as test
+    from rarely.questions.estimate import Running as Running
+    from rarely.questions.estimate import estimate as estimate
+    from rarely.questions.gate import certify as certify
+    from rarely.questions.monitor import monitor as monitor
+    from rarely.questions.result import Estimate as Estimate
+    from rarely.questions.result import Outcome as Outcome
+    from rarely.questions.strategy import Auto as Auto
 
 _HOME = {
-    "Auto": "rarely.estimators",
+    "Auto": "rarely.questions.strategy",
     "Box": "rarely.inputs",
     "Campaign": "rarely.campaign.campaign",
-    "Estimate": "rarely.result",
-    "Execution": "rarely.execution",
+    "Estimate": "rarely.questions.result",
+    "Execution": "rarely.core.execution",
     "Gaussian": "rarely.inputs",
-    "ImportanceSampling": "rarely.estimators",
-    "LineSampling": "rarely.estimators",
-    "LinearConstraint": "rarely.properties",
+    "ImportanceSampling": "rarely.methods",
+    "LineSampling": "rarely.methods",
+    "LinearConstraint": "rarely.core.properties",
     "LpBall": "rarely.inputs",
-    "Misclassification": "rarely.properties",
+    "Misclassification": "rarely.core.properties",
     "Mixture": "rarely.inputs",
-    "MonteCarlo": "rarely.estimators",
-    "Outcome": "rarely.result",
-    "Problem": "rarely.problem",
-    "RarelyError": "rarely.errors",
-    "Running": "rarely.api",
-    "Splitting": "rarely.estimators",
-    "Targeted": "rarely.properties",
+    "MonteCarlo": "rarely.methods",
+    "Outcome": "rarely.questions.result",
+    "Problem": "rarely.core.problem",
+    "RarelyError": "rarely.core.errors",
+    "Running": "rarely.questions.estimate",
+    "Splitting": "rarely.methods",
+    "Targeted": "rarely.core.properties",
     "TruncatedGaussian": "rarely.inputs",
-    "augment": "rarely.training",
-    "certify": "rarely.gate",
-    "estimate": "rarely.api",
-    "test": "rarely.decide",
-    "load_network": "rarely.networks",
-    "load_problem": "rarely.loading",
-    "monitor": "rarely.watch",
+    "augment": "rarely.questions.augment",
+    "certify": "rarely.questions.gate",
+    "estimate": "rarely.questions.estimate",
+    "test": "rarely.questions.decide",
+    "load_network": "rarely.io.networks",
+    "load_problem": "rarely.io.problems",
+    "monitor": "rarely.questions.monitor",
 }
 
 __all__ = sorted(_HOME)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rarely.decide import Verdict
-from rarely.gate import certify
-from rarely.problem import Problem
+from rarely.core.problem import Problem
+from rarely.questions.decide import Verdict
+from rarely.questions.gate import certify
 
 
 def assert_rarely(

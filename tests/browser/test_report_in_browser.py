@@ -5,7 +5,7 @@ import math
 import pytest
 
 import made_campaign as made
-from rarely.result import Outcome, scientific
+from rarely.questions.result import Outcome, scientific
 
 NAME, OUTCOME, PROBABILITY = 1, 4, 5  # columns of the table
 NASTY = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rarely import selfcheck
 from rarely.cli.app import app
 from rarely.cli.doctor import GIVES, Part, optional_parts
-from rarely.selfcheck import Check
+from rarely.demo import selfcheck
+from rarely.demo.selfcheck import Check
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from conftest import environment
-from rarely.result import Estimate
+from rarely.questions.result import Estimate
 
 
 def test_one_problem_with_every_kind_of_output(rarely, folder: Path, tmp_path: Path) -> None:

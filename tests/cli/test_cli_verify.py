@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from conftest import environment
-from rarely.formats.vnncomp import read_result
+from rarely.io.formats.vnncomp import read_result
 
 DATA = os.environ.get("RARELY_DATA")
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "vnncomp"

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rarely import Box, Execution, Gaussian, MonteCarlo, Outcome, Problem, Running, Splitting, estimate
-from rarely.estimators import Estimator
 from rarely.kernels import HMC, PCN, HitAndRun, Langevin, RandomWalk
+from rarely.methods import Estimator
 
 ESTIMATORS: dict[str, Estimator] = {
     "monte carlo": MonteCarlo(20_000, chunk=5000),

@@ -13,7 +13,9 @@ from scipy import stats
 from torch import Tensor
 
 from rarely import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
-from rarely.batching import place, take
+from rarely.core.input_model import stack_inputs
+from rarely.core.rng import Rng
+from rarely.core.stacking import place, take
 from rarely.inputs import (
     Choice,
     Corruptions,
@@ -30,8 +32,6 @@ from rarely.inputs import (
     Uniform,
     adapt,
 )
-from rarely.inputs.base import stack_inputs
-from rarely.rng import Rng
 
 FIVE_SIGMA = 5.7e-7  # two-sided tail of the normal
 N = 20_000

@@ -17,11 +17,11 @@ from torch import Tensor
 import rarely.kernels.langevin
 import rarely.kernels.random_walk
 from rarely import Box, Execution, Gaussian, LpBall, Mixture, Problem, TruncatedGaussian
-from rarely.estimators.moves import chains, move
-from rarely.estimators.walk import Walk
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
 from rarely.kernels import HMC, PCN, HitAndRun, Kernel, Langevin, RandomWalk, State
-from rarely.problem import Batch
-from rarely.rng import Rng
+from rarely.methods.moves import chains, move
+from rarely.methods.walk import Walk
 
 FIVE_SIGMA = 5.7e-7
 CHAINS, STEPS = 20_000, 30

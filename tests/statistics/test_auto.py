@@ -17,7 +17,7 @@ from exact import ALL, PLAIN, TRAPS, Exact
 from scipy import stats
 
 from rarely import Auto, Estimate, Outcome, Splitting, estimate
-from rarely.estimators import Estimator
+from rarely.methods import Estimator
 
 QUICK = {
     name: ALL[name]

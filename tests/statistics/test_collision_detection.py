@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rarely import Box, LinearConstraint, Outcome, Problem, Splitting, estimate
-from rarely.formats.rlv import read_rlv
+from rarely.io.formats.rlv import read_rlv
 from rarely.kernels import PCN, Kernel, RandomWalk
 
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 import rarely
 from rarely import Box, Execution, Gaussian, Problem
-from rarely.decide import _ISLANDS, _POPULATION, Decision, Verdict, _count_levels, _plan
-from rarely.errors import InputError
-from rarely.estimators.base import Budget
-from rarely.estimators.combine import Island
-from rarely.rng import Rng
+from rarely.core.errors import InputError
+from rarely.core.rng import Rng
+from rarely.methods.base import Budget
+from rarely.methods.islands import Island
+from rarely.questions.decide import _ISLANDS, _POPULATION, Decision, Verdict, _count_levels, _plan
 
 RARE = 9e-5  # a threshold that the last-particle test decides
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rarely import Box, Estimate, Gaussian, Misclassification, MonteCarlo, Outcome, Problem, Splitting, estimate
 from rarely.kernels import HMC, PCN, HitAndRun, Langevin, RandomWalk
-from rarely.levels import ideal_variance
+from rarely.stats.levels import ideal_variance
 
 # Variance of correlated moves over that of perfect ones: 1 + (clones - 1) r^2 with ten clones of each survivor and a
 # correlation r of at most 0.58 left between the scores of a clone and its parent.

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import rarely
-from rarely.errors import FormatError, InputError
-from rarely.formats.specification import Polytope
-from rarely.formats.vnnlib import parse_vnnlib
+from rarely.core.errors import FormatError, InputError
+from rarely.core.properties import LinearConstraint
+from rarely.core.rng import Rng
 from rarely.inputs import Box, Mixture, TruncatedGaussian
-from rarely.loading import Constrained, load_problem, problem_from
-from rarely.properties import LinearConstraint
-from rarely.rng import Rng
+from rarely.io.formats.specification import Polytope
+from rarely.io.formats.vnnlib import parse_vnnlib
+from rarely.io.problems import Constrained, load_problem, problem_from
 
 
 def total(x: torch.Tensor) -> torch.Tensor:

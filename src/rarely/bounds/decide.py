@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from rarely.core.errors import InputError
+
 from .attack import ascend_score, starts
 from .graph import Graph, Unprovable, chunks
 from .inputsplit import decide_by_inputs

@@ -9,7 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..errors import RarelyError
+from rarely.core.errors import RarelyError
+
 from .linear import Add, Conv, Dense, Gather, Interval, LinearOp, Scale, moved
 from .relax import LeakyReLU, MaxWindows, NonlinearOp, SShape
 

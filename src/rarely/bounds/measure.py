@@ -9,7 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from rarely.core.errors import InputError
+
 from .volume import EXACT, fraction_above
 
 # Standard deviations around a Gaussian's mean that bound the search; what lies beyond the first has mass below 4e-33

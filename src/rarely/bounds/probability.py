@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from rarely.core.errors import InputError
+
 from .backward import backward
 from .crown import propagate
 from .graph import Graph, Unprovable

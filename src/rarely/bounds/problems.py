@@ -20,9 +20,9 @@ from rarely.bounds.region import Box as BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import build
 from rarely.bounds.verdict import Verdict
+from rarely.core.problem import Problem
+from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 from rarely.inputs import Box, Gaussian, InputModel, LpBall, Mixture, TruncatedGaussian
-from rarely.problem import Problem
-from rarely.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 
 _MAX_POLYTOPES = 1000
 SEARCHED = 8  # dimensions up to which splitting the input region gets somewhere quickly

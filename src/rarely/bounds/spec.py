@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from rarely.core.errors import InputError
 
 Polytope = tuple[Tensor, Tensor]  # A (m, k) or (B, m, k), b (m,) or (B, m)
 

@@ -24,7 +24,7 @@ from rarely.campaign.store import Store
 from rarely.campaign.tasks import Chunk
 from rarely.campaign.work import build, estimator_of
 from rarely.campaign.writer import Writer, locked, put_aside
-from rarely.errors import InputError, RarelyError
+from rarely.core.errors import InputError, RarelyError
 
 EngineName = Literal["local", "dask"]
 

@@ -11,9 +11,9 @@ from statistics import fmean, median, stdev
 
 from rarely.campaign.records import Record
 from rarely.campaign.store import Store
-from rarely.errors import InputError
-from rarely.intervals import incomplete_beta, student_quantile
-from rarely.result import Outcome
+from rarely.core.errors import InputError
+from rarely.questions.result import Outcome
+from rarely.stats.intervals import incomplete_beta, student_quantile
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rarely.campaign.tasks import Answer, Chunk
 from rarely.campaign.work import answer
-from rarely.errors import InputError, MissingExtra
+from rarely.core.errors import InputError, MissingExtra
 
 # Dask has its workers give memory back at once, and a sampler that asks for it again at every step takes twice as long.
 _KEEP_MEMORY = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}

@@ -37,7 +37,7 @@ class Standing:
         return self.seconds * left / self.fresh if self.fresh else None
 
     def values(self) -> dict[str, float]:
-        """What a logger of `rarely.tracking` takes."""
+        """What a logger of `rarely.questions.tracking` takes."""
         values = {"done": self.done, "failed": self.failed, "calls_per_second": self.calls_per_second}
         return {f"rarely/{name}": value for name, value in values.items()}
 

@@ -13,7 +13,7 @@ from multiprocessing import connection
 from typing import Protocol
 
 from rarely.campaign.tasks import Answer, Chunk
-from rarely.errors import RarelyError
+from rarely.core.errors import RarelyError
 
 _STARTS = 3  # of a worker that dies before it has said that it is ready
 

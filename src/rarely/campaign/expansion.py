@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from rarely.campaign.files import locate
 from rarely.campaign.plan import DatasetTable, EstimatorTable, InstancesTable, NetworkTable, Plan, RlvTable, VnnlibTable
 from rarely.campaign.tasks import Chunk, File, ImagePlace, Method, NetworkFile, PropertyPlace, Task
-from rarely.errors import FormatError, InputError
-from rarely.formats.images import load_images
-from rarely.formats.vnncomp import read_instances
-from rarely.loading import is_rlv
+from rarely.core.errors import FormatError, InputError
+from rarely.io.formats.images import load_images
+from rarely.io.formats.vnncomp import read_instances
+from rarely.io.problems import is_rlv
 
 
 @dataclass(frozen=True)

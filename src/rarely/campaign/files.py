@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 
 from rarely.campaign.tasks import File
-from rarely.errors import FormatError, InputError
+from rarely.core.errors import FormatError, InputError
 
 
 def locate(text: str, folder: Path) -> File:

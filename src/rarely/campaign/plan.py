@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
-from rarely.errors import FormatError, InputError
+from rarely.core.errors import FormatError, InputError
 
 Norm = Literal["inf", "2", "1"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rarely.result import Estimate
+from rarely.questions.result import Estimate
 
 State = Literal["waiting", "done", "failed"]
 

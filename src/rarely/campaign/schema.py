@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from rarely.errors import StoreError
+from rarely.core.errors import StoreError
 
 FILE = "campaign.sqlite"
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 from rarely.campaign.records import Header, Record, State, WitnessSet
 from rarely.campaign.schema import FILE, MIGRATIONS, version
 from rarely.campaign.work import unpack_witnesses
-from rarely.errors import InputError, StoreError
-from rarely.result import Estimate
+from rarely.core.errors import InputError, StoreError
+from rarely.questions.result import Estimate
 
 _RECORDS = """
 SELECT p.key, p.place, p.name, p.network, p.item, p.label, p.norm, p.radius, p.replicate,

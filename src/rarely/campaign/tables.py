@@ -12,7 +12,7 @@ from typing import Any
 
 from rarely.campaign.records import Record
 from rarely.campaign.store import Store
-from rarely.errors import InputError, MissingExtra
+from rarely.core.errors import InputError, MissingExtra
 
 _TEXT = ("key", "name", "network", "item", "label", "norm", "state", "reason", "outcome")
 _WHOLE = ("index", "replicate", "attempts", "evaluations", "gradients", "calls")

@@ -11,24 +11,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from rarely.api import Running
 from rarely.campaign.files import unchanged
 from rarely.campaign.records import WitnessSet
 from rarely.campaign.tasks import Answer, Chunk, File, ImagePlace, NetworkFile, Solved, Task
-from rarely.errors import RarelyError
-from rarely.estimators import Estimator
-from rarely.estimators.naming import make_estimator
-from rarely.execution import Execution, fitting_batches
-from rarely.formats.images import Images, load_images
-from rarely.formats.specification import Specification
-from rarely.formats.vnnlib import read_vnnlib
+from rarely.core.errors import RarelyError
+from rarely.core.execution import Execution, fitting_batches
+from rarely.core.problem import Problem
+from rarely.core.properties import Misclassification
 from rarely.inputs import LpBall
-from rarely.loading import load_problem, problem_from
-from rarely.networks import load_network
-from rarely.networks.normalised import normalised
-from rarely.problem import Problem
-from rarely.properties import Misclassification
-from rarely.result import Estimate
+from rarely.io.formats.images import Images, load_images
+from rarely.io.formats.specification import Specification
+from rarely.io.formats.vnnlib import read_vnnlib
+from rarely.io.networks import load_network
+from rarely.io.normalised import normalised
+from rarely.io.problems import load_problem, problem_from
+from rarely.methods import Estimator
+from rarely.questions.estimate import Running
+from rarely.questions.result import Estimate
+from rarely.registry import make_estimator
 
 PROOF_BOXES = 5000  # that `auto` may bound for a proof in few dimensions
 _KEPT_WITNESSES = 8

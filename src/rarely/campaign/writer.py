@@ -15,7 +15,7 @@ from rarely.campaign.records import Header
 from rarely.campaign.schema import FILE, migrate
 from rarely.campaign.store import explained
 from rarely.campaign.tasks import Solved, Task
-from rarely.errors import InputError, StoreError
+from rarely.core.errors import InputError, StoreError
 
 _LOCK = "campaign.lock"
 

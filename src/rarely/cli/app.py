@@ -18,7 +18,7 @@ from rarely.cli.output import screen
 from rarely.cli.report import plot, report
 from rarely.cli.robustness import robustness
 from rarely.cli.verify import verify
-from rarely.errors import RarelyError
+from rarely.core.errors import RarelyError
 
 INTERRUPTED = 130  # what a shell reports for a program stopped by Ctrl-C
 USER_ERROR = 2

@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rarely.api import Running
-from rarely.estimators import Estimator, MonteCarlo, Splitting
-from rarely.formats.specification import Case, Polytope, Specification
+from rarely.core.problem import Problem
+from rarely.core.rng import Rng
+from rarely.io.formats.specification import Case, Polytope, Specification
+from rarely.io.onnx.model import input_port, read_onnx
+from rarely.io.onnx.runtime import replay
+from rarely.io.problems import problem_from
 from rarely.kernels import PCN, HitAndRun, RandomWalk
-from rarely.loading import problem_from
-from rarely.networks.onnx_model import input_port, read_onnx
-from rarely.networks.ort import replay
-from rarely.problem import Problem
-from rarely.result import Estimate
-from rarely.rng import Rng
+from rarely.methods import Estimator, MonteCarlo, Splitting
+from rarely.questions.estimate import Running
+from rarely.questions.result import Estimate
 
 Floats = NDArray[np.float64]
 _TRIED = 20  # candidates replayed of those that one search finds, best first

@@ -11,8 +11,8 @@ import typer
 from rarely.cli.output import plain_table, screen
 from rarely.cli.running import progress_display
 from rarely.cli.verify import Verdict, decide
-from rarely.errors import InputError, RarelyError
-from rarely.formats.vnncomp import VERDICTS, Instance, read_instances, read_result
+from rarely.core.errors import InputError, RarelyError
+from rarely.io.formats.vnncomp import VERDICTS, Instance, read_instances, read_result
 
 SUMMARY = "results.csv"
 

@@ -35,9 +35,9 @@ def certify(
 
     Exit codes: 0 accepted, 1 rejected (violating inputs are written), 3 undecided.
     """
-    from rarely.decide import Verdict
-    from rarely.gate import certify as decide
-    from rarely.loading import load_problem
+    from rarely.io.problems import load_problem
+    from rarely.questions.decide import Verdict
+    from rarely.questions.gate import certify as decide
 
     check_writable(json_file)
     problem = load_problem(network, prop, trust_pickle=trust_pickle)

@@ -15,7 +15,7 @@ from rarely.cli.running import Settings, run_problems
 
 if TYPE_CHECKING:
     from rarely.demo import DemoProblem
-    from rarely.result import Estimate
+    from rarely.questions.result import Estimate
 
 
 def demo(
@@ -28,9 +28,9 @@ def demo(
 
     Prints what was found and leaves figures behind. Takes less than a minute and downloads nothing.
     """
-    from rarely.api import default_estimator
+    from rarely.core.errors import InputError
     from rarely.demo import run
-    from rarely.errors import InputError
+    from rarely.questions.estimate import default_estimator
 
     check_writable(json_file)
     if out.exists() and not out.is_dir():
@@ -51,7 +51,7 @@ def demo(
 
 
 def _show(questions: Sequence[DemoProblem], estimates: Sequence[Estimate]) -> None:
-    from rarely.result import in_words
+    from rarely.questions.result import in_words
 
     table = plain_table("question", "answer", "probability", "95% interval", "calls", "s")
     table.show_lines = True

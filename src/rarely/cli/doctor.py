@@ -17,7 +17,7 @@ from rarely.cli import options as opt
 from rarely.cli.output import as_data, check_writable, plain_table, prints, screen, write_json
 
 if TYPE_CHECKING:
-    from rarely.selfcheck import Check
+    from rarely.demo.selfcheck import Check
 
 FAILED = 1  # exit code
 _FEW = 3  # packages of an extra whose versions are shown
@@ -56,7 +56,7 @@ def doctor(json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     The check takes some seconds. Exit codes: 0 when it passes, 1 when it does not.
     """
     from rarely import __version__, selfcheck
-    from rarely.execution import devices
+    from rarely.core.execution import devices
 
     check_writable(json_file)
     versions = {"rarely": __version__, "python": sys.version.split()[0], **{name: _version(name) for name in _CORE}}
@@ -138,7 +138,7 @@ def _show(versions: dict[str, str], places: dict[str, str], parts: Sequence[Part
 
 
 def _show_checks(checks: Sequence[Check]) -> None:
-    from rarely.result import scientific
+    from rarely.questions.result import scientific
 
     table = plain_table("check", "exact", "estimate", f"{checks[0].estimate.interval.confidence:.2%} interval", "")
     for check in checks:

@@ -22,8 +22,8 @@ from rarely.cli.output import (
 from rarely.cli.running import Settings, run_problems
 
 if TYPE_CHECKING:
-    from rarely.problem import Problem
-    from rarely.result import Estimate
+    from rarely.core.problem import Problem
+    from rarely.questions.result import Estimate
 
 
 def estimate(
@@ -113,8 +113,8 @@ def torch_dtype(name: opt.DtypeName | None) -> Any:
 
 def _load(files: Sequence[str], settings: dict[str, Any]) -> tuple[bool, list[Problem]]:
     """The problems, and whether they were asked for as a list."""
-    from rarely.errors import InputError
-    from rarely.loading import is_rlv, load_problem
+    from rarely.core.errors import InputError
+    from rarely.io.problems import is_rlv, load_problem
 
     paths: list[str] = []
     for file in files:

@@ -14,7 +14,7 @@ from rarely.cli import options as opt
 from rarely.cli.output import check_writable, plain_table, prints, screen, write_json
 
 if TYPE_CHECKING:
-    from rarely.formats.specification import Specification
+    from rarely.io.formats.specification import Specification
 
 
 def inspect(
@@ -38,9 +38,9 @@ def inspect(
 
 
 def _content(file: str, architecture: str | None, trust_pickle: bool) -> dict[str, Any]:
-    from rarely.formats.vnnlib import read_vnnlib
-    from rarely.loading import is_rlv, load_pair
-    from rarely.networks import load_network
+    from rarely.io.formats.vnnlib import read_vnnlib
+    from rarely.io.networks import load_network
+    from rarely.io.problems import is_rlv, load_pair
 
     if file.lower().endswith((".vnnlib", ".vnnlib.gz")):
         return {"file": file, "property": describe_property(read_vnnlib(file))}

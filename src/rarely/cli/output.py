@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from rarely.result import Estimate
+    from rarely.questions.result import Estimate
 
 STDOUT = Path("-")
 
@@ -38,7 +38,7 @@ def prints(quiet: bool, json_file: Path | None) -> bool:
 
 def check_writable(*files: Path | None) -> None:
     """Find out before the work, not after it, that a result cannot be written."""
-    from rarely.errors import InputError
+    from rarely.core.errors import InputError
 
     for file in files:
         if file is None or file == STDOUT:
@@ -64,7 +64,7 @@ def as_data(estimate: Estimate) -> Any:
 
 def probability(estimate: Estimate) -> tuple[str, str]:
     """The probability and its interval, or the bound that is known in their place."""
-    from rarely.result import Outcome, scientific
+    from rarely.questions.result import Outcome, scientific
 
     if estimate.outcome is Outcome.PROVED_SAFE:
         return "0", "proof"

@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 @contextmanager
 def _writing(file: Path) -> Iterator[None]:
-    from rarely.errors import InputError
+    from rarely.core.errors import InputError
 
     try:
         yield
@@ -98,7 +98,7 @@ def plot(
     quiet: opt.Quiet = False,
 ) -> None:  # fmt: skip
     """Draw one figure of a campaign or of results."""
-    from rarely.errors import InputError
+    from rarely.core.errors import InputError
     from rarely.report.sources import read_records
 
     check_writable(out)
@@ -124,7 +124,7 @@ def plot(
 
 
 def _draw(records: Sequence[Record], kind: Kind, size: tuple[float, float]) -> Figure:
-    from rarely.errors import InputError
+    from rarely.core.errors import InputError
     from rarely.report import figures
     from rarely.report.tally import tally
 

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from rarely.cli.output import as_data as estimate_data
-from rarely.errors import InputError
-from rarely.formats.images import load_images
+from rarely.core.errors import InputError
+from rarely.core.problem import Problem
+from rarely.core.properties import Misclassification
 from rarely.inputs import LpBall
-from rarely.networks import load_network
-from rarely.networks.normalised import normalised
-from rarely.problem import Problem
-from rarely.properties import Misclassification
-from rarely.result import Estimate
+from rarely.io.formats.images import load_images
+from rarely.io.networks import load_network
+from rarely.io.normalised import normalised
+from rarely.questions.result import Estimate
 
 
 @dataclass

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import torch
     from rich.progress import Progress as Display
 
-    from rarely.estimators import Estimator, Progress
-    from rarely.problem import Problem
-    from rarely.result import Estimate
+    from rarely.core.problem import Problem
+    from rarely.methods import Estimator, Progress
+    from rarely.questions.result import Estimate
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def run_problems(
     problems: Sequence[Problem], estimator: Estimator, settings: Settings, *, title: str, quiet: bool
 ) -> Outcomes:
     """Estimate all problems, as few batches as memory allows; `settings.timeout` is for all of them together."""
-    from rarely.api import Running
-    from rarely.execution import fitting_batches
+    from rarely.core.execution import fitting_batches
+    from rarely.questions.estimate import Running
 
     outcomes = Outcomes(problems)
     started = time.monotonic()
@@ -112,7 +112,7 @@ def _describe(event: Progress, problems: int) -> str:
 
 
 def _standings(event: Progress) -> list[str]:
-    from rarely.result import scientific
+    from rarely.questions.result import scientific
 
     lines = []
     for level, log_prob in zip(event.level.tolist(), event.log_prob.tolist(), strict=True):

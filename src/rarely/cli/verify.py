@@ -14,7 +14,7 @@ from rarely.cli.output import screen
 
 if TYPE_CHECKING:
     from rarely.cli.attack import Counterexample, Referee
-    from rarely.formats.specification import Specification
+    from rarely.io.formats.specification import Specification
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Verdict:
     comment: str = ""
 
     def write(self, path: Path) -> None:
-        from rarely.formats.vnncomp import write_result
+        from rarely.io.formats.vnncomp import write_result
 
         found = self.counterexample
         write_result(path, self.verdict, found.x if found else None, found.y if found else None)
@@ -63,7 +63,7 @@ def verify(
     sat comes with a counterexample that violates when replayed in onnxruntime, with no tolerance; unsat only with a
     proof. A probability alone never decides: then the verdict is unknown, and the probability a comment on stderr.
     """
-    from rarely.errors import InputError, RarelyError
+    from rarely.core.errors import InputError, RarelyError
 
     if instances is not None:
         from rarely.cli.benchmark import run_benchmark
@@ -92,7 +92,7 @@ def decide(
     network: str | Path, prop: str | Path | None, timeout: float, *, seed: int = 0, trust_pickle: bool = False
 ) -> Verdict:
     """The verdict for one pair of files. Loading counts towards the timeout."""
-    from rarely.loading import load_pair
+    from rarely.io.problems import load_pair
 
     started = time.monotonic()
     loaded, specification = load_pair(network, prop, trust_pickle=trust_pickle)

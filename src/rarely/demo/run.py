@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from rarely.core.problem import Problem
+from rarely.core.properties import Misclassification
 from rarely.demo import DemoProblem, images, manifest
 from rarely.inputs import LpBall
-from rarely.loading import load_problem
-from rarely.networks import load_network
-from rarely.problem import Problem
-from rarely.properties import Misclassification
+from rarely.io.networks import load_network
+from rarely.io.problems import load_problem
+from rarely.questions.result import Estimate
 from rarely.report.figures import plot_levels, plot_probabilities, plot_witnesses, save
-from rarely.result import Estimate
 
 
 def problems() -> tuple[list[DemoProblem], list[Problem]]:

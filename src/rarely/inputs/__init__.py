@@ -1,6 +1,6 @@
 """Input models: the distribution p(x) of the inputs."""
 
-from rarely.inputs.base import InputModel, adapt
+from rarely.core.input_model import InputModel, adapt
 from rarely.inputs.box import Box
 from rarely.inputs.corruptions import Corruptions
 from rarely.inputs.gaussian import Gaussian, TruncatedGaussian

@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Shape, assign, inside, leading, tensor
-from rarely.normal import Span
-from rarely.rng import Rng
+from rarely.core.errors import InputError
+from rarely.core.input_model import ArrayLike, Shape, assign, inside, leading, tensor
+from rarely.core.rng import Rng
+from rarely.stats.normal import Span
 
 
 @dataclass(frozen=True, init=False)

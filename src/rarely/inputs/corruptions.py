@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Shape, assign, check_range, leading, tensor
+from rarely.core.errors import InputError
+from rarely.core.input_model import ArrayLike, Shape, assign, check_range, leading, tensor
+from rarely.core.rng import Rng
 from rarely.inputs.laws import Law
-from rarely.rng import Rng
 
 _SMALLEST = 0.05  # of a scale: a normal law reaches 0, a picture cannot
 _SHARP = 0.1  # pixels: a blur below this is none

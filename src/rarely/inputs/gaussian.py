@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
-from rarely.normal import truncated_quantile
-from rarely.rng import Rng
+from rarely.core.errors import InputError
+from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
+from rarely.core.rng import Rng
+from rarely.stats.normal import truncated_quantile
 
 
 def _scale(std: ArrayLike, mean: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rarely.errors import InputError, NetworkError
-from rarely.inputs.base import Shape, assign, leading
-from rarely.networks.adapt import Network, adapt
-from rarely.rng import Rng
+from rarely.core.errors import InputError, NetworkError
+from rarely.core.input_model import Shape, assign, leading
+from rarely.core.network import Network, adapt
+from rarely.core.rng import Rng
 
 _PROBE = 2  # latents that show which shape the decoder gives
 

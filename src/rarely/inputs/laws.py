@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, assign, tensor
-from rarely.normal import Span
+from rarely.core.errors import InputError
+from rarely.core.input_model import ArrayLike, assign, tensor
+from rarely.stats.normal import Span
 
 _KNOTS = 257  # quantiles that an empirical law keeps at most
 

@@ -9,11 +9,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
+from rarely.core.errors import InputError
+from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
+from rarely.core.rng import Rng
 from rarely.inputs.box import Box
-from rarely.normal import Span, log_radial_fraction
-from rarely.rng import Rng
+from rarely.stats.normal import Span, log_radial_fraction
 
 
 @dataclass(frozen=True, init=False)

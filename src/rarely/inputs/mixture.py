@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Custom, InputModel, Shape, adapt, assign, leading, tensor
-from rarely.normal import LOG_SQRT_2PI, Span
-from rarely.rng import Rng
+from rarely.core.errors import InputError
+from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt, assign, leading, tensor
+from rarely.core.rng import Rng
+from rarely.stats.normal import LOG_SQRT_2PI, Span
 
 
 @dataclass(frozen=True, init=False)

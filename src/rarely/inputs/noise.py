@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Shape, assign, check_range, leading, tensor
+from rarely.core.errors import InputError
+from rarely.core.input_model import ArrayLike, Shape, assign, check_range, leading, tensor
+from rarely.core.rng import Rng
 from rarely.inputs.laws import with_slope
-from rarely.normal import lower_tail
-from rarely.rng import Rng
+from rarely.stats.normal import lower_tail
 
 _FARTHEST = 37.0  # P(Z > 37) is the last tail that float64 holds
 

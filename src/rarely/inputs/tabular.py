@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rarely.errors import InputError
-from rarely.inputs.base import ArrayLike, Shape, assign, leading, tensor
+from rarely.core.errors import InputError
+from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
+from rarely.core.rng import Rng
 from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot
-from rarely.rng import Rng
 
 _SHRINK = 1e-6  # towards independence: a copy of a column would make the correlation singular
 

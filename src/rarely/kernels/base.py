@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from rarely.problem import Batch
-from rarely.rng import Rng
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
 
 
 @dataclass(frozen=True)

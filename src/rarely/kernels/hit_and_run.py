@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rarely.errors import InputError
+from rarely.core.errors import InputError
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
 from rarely.kernels.base import State, normal_init, passes
-from rarely.problem import Batch
-from rarely.rng import Rng
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
 from rarely.kernels.base import State, normal_init, nudge, passes
-from rarely.problem import Batch
-from rarely.rng import Rng
 
 
 @dataclass(frozen=True)

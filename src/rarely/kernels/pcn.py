@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rarely import fused
-from rarely.errors import InputError
+from rarely.core import fused
+from rarely.core.errors import InputError
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
 from rarely.kernels.base import State, normal_init, nudge, passes
-from rarely.problem import Batch
-from rarely.rng import Rng
 
 _FIT_FROM = 12  # chains whose spread says something
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.special import ndtr
 
-from rarely import fused
-from rarely.errors import InputError
-from rarely.inputs.base import event_dims
+from rarely.core import fused
+from rarely.core.errors import InputError
+from rarely.core.input_model import event_dims
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
 from rarely.kernels.base import State, passes
-from rarely.normal import truncated_quantile
-from rarely.problem import Batch
-from rarely.rng import Rng
+from rarely.stats.normal import truncated_quantile
 
 
 @dataclass(frozen=True)

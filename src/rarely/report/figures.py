@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rarely.errors import InputError
-from rarely.result import Estimate, Outcome
+from rarely.core.errors import InputError
+from rarely.questions.result import Estimate, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

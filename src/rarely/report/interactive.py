@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rarely.campaign.records import Record
-from rarely.errors import InputError, MissingExtra
+from rarely.core.errors import InputError, MissingExtra
+from rarely.questions.result import Estimate
 from rarely.report.figures import FAINT, INK, SERIES, WARNING
 from rarely.report.tally import standing, tally
-from rarely.result import Estimate
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

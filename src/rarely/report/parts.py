@@ -9,10 +9,10 @@ from html import escape
 import numpy as np
 
 from rarely.campaign.records import Header, Record
+from rarely.questions.result import Estimate, in_words, scientific
 from rarely.report.figures import SERIES, Curve, histogram, plot_curves, plot_distribution
 from rarely.report.svg import inline
 from rarely.report.tally import STANDINGS, Tally
-from rarely.result import Estimate, in_words, scientific
 
 _SETTINGS = 3  # listed one by one
 _SHORT_PLAN = 60  # lines

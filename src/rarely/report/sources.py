@@ -9,8 +9,8 @@ from typing import Any
 
 from rarely.campaign.records import Record
 from rarely.campaign.schema import FILE
-from rarely.errors import FormatError, InputError
-from rarely.result import Estimate
+from rarely.core.errors import FormatError, InputError
+from rarely.questions.result import Estimate
 
 
 def read_records(sources: Iterable[Path]) -> Iterator[Record]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rarely.campaign.records import Record
+from rarely.questions.result import Estimate, Outcome
 from rarely.report.figures import Curve
-from rarely.result import Estimate, Outcome
 
 # How a problem stands, in the order in which shares are shown, and the sentence that explains it.
 STANDINGS = {
@@ -152,7 +152,7 @@ def _settings(estimate: Estimate) -> str:
 
 
 def _call(value: Any) -> Any:
-    """Settings as rarely.api.describe gives them, as they would be written in Python."""
+    """Settings as rarely.questions.estimate.describe gives them, as they would be written in Python."""
     if not isinstance(value, dict):
         return value
     return f"{value.get('name')}({', '.join(f'{k}={_call(v)}' for k, v in value.items() if k != 'name')})"

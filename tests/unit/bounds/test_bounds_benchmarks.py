@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def collision(data_folder, tmp_path_factory):
     """The 500 CollisionDetection problems by file name."""
-    from rarely.formats.rlv import read_rlv
+    from rarely.io.formats.rlv import read_rlv
 
     folder = tmp_path_factory.mktemp("collision")
     with tarfile.open(data_folder / "collision_detection" / "collisionDetection.tar.gz") as archive:
@@ -58,8 +58,8 @@ def test_bracket_contain_the_references_within_a_factor_of_two(collision, data_f
 
 def test_acas_xu_verdicts_are_right(data_folder):
     """Every ninth of the 186 instances, a minute each at most."""
-    from rarely.formats.vnnlib import read_vnnlib
-    from rarely.networks.onnx_import import import_onnx
+    from rarely.io.formats.vnnlib import read_vnnlib
+    from rarely.io.onnx.importer import import_onnx
 
     folder = data_folder / "acasxu"
     with open(folder / "acasxu_verdicts.csv") as file:

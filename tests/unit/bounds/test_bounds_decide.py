@@ -17,7 +17,7 @@ from rarely.bounds.region import Box
 from rarely.bounds.relusplit import decide_by_relus
 from rarely.bounds.spec import spec_of
 from rarely.bounds.verdict import Ledger
-from rarely.errors import InputError
+from rarely.core.errors import InputError
 
 
 def _score(module, outputs, x):

@@ -12,7 +12,7 @@ from torch import nn
 
 from rarely.bounds import Gaussian, Uniform, bracket
 from rarely.bounds.volume import fraction_above
-from rarely.errors import InputError
+from rarely.core.errors import InputError
 
 
 def _last(module, law, outputs, timeout=2.0, **options):

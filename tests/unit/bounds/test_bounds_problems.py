@@ -11,9 +11,9 @@ import torch
 import rarely
 from rarely.bounds import probability_bounds, prove
 from rarely.bounds.problems import polytopes, prove_quickly
-from rarely.decide import Verdict
-from rarely.properties import Scored
-from rarely.rng import Rng
+from rarely.core.properties import Scored
+from rarely.core.rng import Rng
+from rarely.questions.decide import Verdict
 from rarely.testing import assert_rarely
 
 

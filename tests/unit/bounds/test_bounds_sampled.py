@@ -13,9 +13,9 @@ import rarely
 from rarely.bounds.measure import Uniform
 from rarely.bounds.probability import Cuts
 from rarely.bounds.problems import probability_bounds
-from rarely.bounds.sampled import Parts, sample_open
-from rarely.result import Estimate, Interval, Outcome
-from rarely.rng import Rng
+from rarely.core.rng import Rng
+from rarely.methods.counting import Parts, sample_open
+from rarely.questions.result import Estimate, Interval, Outcome
 
 UNKNOWN = Estimate(Outcome.STALLED, -math.inf, math.inf, Interval(0.95, -math.inf, 0.0), 0.0, 0, 0, 0.0)
 
@@ -55,7 +55,7 @@ def test_parts_are_drawn_evenly(n: int, planes: int) -> None:
 
 def test_parts_that_are_rounding_alone_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plane seems to leave of its box, by rounding, may hold no input at all: then a trial gives none."""
-    monkeypatch.setattr("rarely.bounds.sampled._ROUNDS", 50)
+    monkeypatch.setattr("rarely.methods.counting._ROUNDS", 50)
     low, high = torch.zeros(2, 3).double(), torch.ones(2, 3).double()
     A = torch.tensor([0.1, 0.2, 0.3]).double().expand(2, 1, 3)
     b = -0.5 * A.sum(2)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rarely.bounds import Unprovable, build
-from rarely.errors import RarelyError
+from rarely.core.errors import RarelyError
 
 
 class Module(nn.Module):

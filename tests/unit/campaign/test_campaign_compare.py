@@ -18,7 +18,7 @@ from rarely import Campaign
 from rarely.campaign.compare import _median, compare
 from rarely.campaign.store import Store
 from rarely.campaign.tables import COLUMNS, export, frame
-from rarely.errors import InputError
+from rarely.core.errors import InputError
 
 
 @pytest.fixture

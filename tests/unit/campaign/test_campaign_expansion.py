@@ -12,7 +12,7 @@ import pytest
 from rarely.campaign.campaign import Campaign
 from rarely.campaign.tasks import Task
 from rarely.campaign.work import build
-from rarely.errors import FormatError, InputError
+from rarely.core.errors import FormatError, InputError
 
 
 def tasks(plan: dict[str, Any]) -> list[Task]:

@@ -17,7 +17,7 @@ from campaign_helpers import Inline, content
 
 from rarely import Campaign
 from rarely.campaign.store import Store
-from rarely.errors import StoreError
+from rarely.core.errors import StoreError
 
 START = """
 import sys

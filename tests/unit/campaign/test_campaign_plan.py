@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rarely.campaign.plan import read_plan
-from rarely.errors import FormatError, InputError, RarelyError
+from rarely.core.errors import FormatError, InputError, RarelyError
 
 NETWORKS = [{"path": "a.onnx"}]
 DATASET: dict[str, Any] = {"dataset": "x.npz", "radii": [0.1, 0.2]}

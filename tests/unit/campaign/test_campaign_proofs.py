@@ -10,7 +10,7 @@ from torch import nn
 
 import rarely
 from rarely.bounds import problems
-from rarely.errors import InputError
+from rarely.core.errors import InputError
 
 
 def hard_to_prove() -> rarely.Problem:

@@ -16,7 +16,7 @@ from rarely import Campaign
 from rarely.campaign.driver import Standing
 from rarely.campaign.schema import FILE
 from rarely.campaign.tasks import Chunk
-from rarely.errors import FormatError, InputError, StoreError
+from rarely.core.errors import FormatError, InputError, StoreError
 
 
 class Stopped(Exception):

@@ -16,7 +16,7 @@ from rarely.campaign import schema
 from rarely.campaign.schema import FILE
 from rarely.campaign.store import Store
 from rarely.campaign.writer import Writer, locked
-from rarely.errors import InputError, StoreError
+from rarely.core.errors import InputError, StoreError
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rarely import Box, MonteCarlo, Problem, Splitting, Targeted, estimate
-from rarely.errors import InputError, NetworkError
+from rarely.core.errors import InputError, NetworkError
 from rarely.kernels import Langevin
 
 BOX = Box(torch.zeros(3), torch.ones(3))

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import rarely
-from rarely.errors import InputError
+from rarely.core.errors import InputError
 from rarely.inputs import Corruptions, Normal
 
 

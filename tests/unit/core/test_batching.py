@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rarely.batching import CannotStack, place, stack, take
+from rarely.core.stacking import CannotStack, place, stack, take
 
 
 @dataclass(frozen=True)

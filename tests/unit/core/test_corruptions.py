@@ -10,11 +10,11 @@ import torch
 from scipy import stats
 
 from rarely import Auto, LineSampling, Problem, Splitting, estimate
-from rarely.batching import place
-from rarely.errors import InputError
+from rarely.core.errors import InputError
+from rarely.core.input_model import Each, stack_inputs
+from rarely.core.rng import Rng
+from rarely.core.stacking import place
 from rarely.inputs import Corruptions, Fixed, Normal, OneHot, Uniform
-from rarely.inputs.base import Each, stack_inputs
-from rarely.rng import Rng
 
 GENERATOR = torch.Generator().manual_seed(0)
 PICTURE = torch.rand(3, 9, 12, generator=GENERATOR)

@@ -11,11 +11,11 @@ from scipy import stats
 from torch import Tensor, nn
 
 from rarely import Auto, Problem, Splitting, estimate
-from rarely.batching import place
-from rarely.errors import InputError
+from rarely.core.errors import InputError
+from rarely.core.input_model import Each, stack_inputs
+from rarely.core.rng import Rng
+from rarely.core.stacking import place
 from rarely.inputs import Generator
-from rarely.inputs.base import Each, stack_inputs
-from rarely.rng import Rng
 
 
 class Decoder(nn.Module):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from rarely.intervals import (
+from rarely.stats.intervals import (
     clopper_pearson,
     incomplete_beta,
     log_mean_exp,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rarely.levels import ancestors, ideal_variance, select
-from rarely.rng import Rng
+from rarely.core.rng import Rng
+from rarely.stats.levels import ancestors, ideal_variance, select
 
 
 def perfect(log_p: float, quantile: float, n: int, repeats: int, paper: bool, seed: int, grid: float = 0.0) -> Tensor:

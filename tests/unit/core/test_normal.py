@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from rarely.normal import Span, log_radial_fraction, lower_tail, truncated_quantile
+from rarely.stats.normal import Span, log_radial_fraction, lower_tail, truncated_quantile
 
 
 def test_lower_tail_keeps_its_digits() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import rarely
 from rarely import Box, Gaussian, LpBall, Misclassification, Mixture, MonteCarlo, Problem, Splitting, Targeted, estimate
 from rarely import TruncatedGaussian as Truncated
-from rarely.errors import InputError, NetworkError, RarelyError
+from rarely.core.errors import InputError, NetworkError, RarelyError
 from rarely.kernels import HMC, PCN, HitAndRun, RandomWalk
 
 NAN, INF = float("nan"), float("inf")

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from rarely import LinearConstraint, Misclassification, Targeted
-from rarely.batching import place, take
-from rarely.errors import InputError
-from rarely.properties import Each, Property, Scored, Way, Within, adapt_property, stack_properties
+from rarely.core.errors import InputError
+from rarely.core.properties import Each, Property, Scored, Way, Within, adapt_property, stack_properties
+from rarely.core.stacking import place, take
 
 K, D, N = 4, 3, 50
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from rarely.errors import FormatError
-from rarely.result import SCHEMA, Estimate, Interval, MethodReport, Outcome, Witnesses, in_words, scientific
+from rarely.core.errors import FormatError
+from rarely.questions.result import SCHEMA, Estimate, Interval, MethodReport, Outcome, Witnesses, in_words, scientific
 
 
 def _estimate(**changes: object) -> Estimate:

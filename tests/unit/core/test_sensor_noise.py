@@ -10,12 +10,12 @@ import torch
 from scipy import stats
 
 from rarely import Auto, LineSampling, Problem, Splitting, estimate
-from rarely.errors import InputError
+from rarely.core.errors import InputError
+from rarely.core.input_model import stack_inputs
+from rarely.core.rng import Rng
 from rarely.inputs import GaussianNoise, PixelDropout, PoissonNoise
-from rarely.inputs.base import stack_inputs
 from rarely.inputs.noise import poisson_quantile
 from rarely.kernels import HMC, Langevin
-from rarely.rng import Rng
 
 FIVE_SIGMA = 5.7e-7
 N = 20_000

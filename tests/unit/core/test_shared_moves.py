@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rarely.rng import Rng
+from rarely.core.rng import Rng
 
 SHAPE = (2, 4096, 256)  # large enough to be shared
 

@@ -11,10 +11,10 @@ import torch
 from scipy import stats
 
 from rarely import Auto, Problem, Splitting, estimate
-from rarely.errors import InputError
+from rarely.core.errors import InputError
+from rarely.core.input_model import Each, stack_inputs
+from rarely.core.rng import Rng
 from rarely.inputs import Choice, Empirical, Fixed, Normal, OneHot, Tabular, Uniform
-from rarely.inputs.base import Each, stack_inputs
-from rarely.rng import Rng
 
 FIVE_SIGMA = 5.7e-7
 N = 20_000

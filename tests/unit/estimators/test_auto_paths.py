@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from torch import Tensor, nn
 
 from rarely import Auto, Gaussian, LineSampling, Misclassification, Outcome, Problem, estimate
-from rarely.errors import InputError
+from rarely.core.errors import InputError
 
 PILOT = 1000
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from rarely import Box, Estimate, Outcome, Problem, Splitting, estimate
-from rarely.api import distrust_wide
-from rarely.estimators.auto import _Case
-from rarely.intervals import log_upper_bound
-from rarely.result import Interval
+from rarely.questions.estimate import distrust_wide
+from rarely.questions.result import Interval
+from rarely.questions.strategy import _Case
+from rarely.stats.intervals import log_upper_bound
 
 P = 1e-4
 

@@ -12,13 +12,13 @@ from scipy import stats
 from torch import Tensor
 
 from rarely import Execution, Gaussian, LineSampling, Outcome, Problem, estimate
-from rarely.estimators.line_sampling import Answer
-from rarely.estimators.lines import Line, stack_lines
-from rarely.estimators.referee import unseen_share
-from rarely.estimators.roots import HIGH, LOW, find_roots, search_directions
-from rarely.estimators.tempering import Lines, temper
-from rarely.problem import Batch
-from rarely.rng import Rng
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
+from rarely.methods.line_sampling import Answer
+from rarely.methods.lines import Line, stack_lines
+from rarely.methods.roots import HIGH, LOW, find_roots, search_directions
+from rarely.methods.tempering import Lines, temper
+from rarely.methods.unseen import unseen_share
 
 
 def make(d: int, score: Callable[[Tensor], Tensor]) -> Batch:

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rarely import Gaussian, Problem, Splitting, estimate
-from rarely.estimators import walk
-from rarely.estimators.walk import Walk
-from rarely.execution import Execution
+from rarely.core.execution import Execution
+from rarely.core.rng import Rng
 from rarely.kernels import HMC, PCN, HitAndRun, Kernel, Langevin, RandomWalk
-from rarely.rng import Rng
+from rarely.methods import walk
+from rarely.methods.walk import Walk
 
 KERNELS = [PCN(), RandomWalk(), Langevin(), HMC(leaps=2), HitAndRun()]
 

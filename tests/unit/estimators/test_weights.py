@@ -10,10 +10,10 @@ import torch
 from scipy import stats
 
 from rarely import Box, Gaussian, ImportanceSampling, Outcome, Problem, estimate
-from rarely.errors import InputError
-from rarely.estimators.importance import effective_size, pareto_index
-from rarely.estimators.mixture_fit import fit_mixture
-from rarely.rng import Rng
+from rarely.core.errors import InputError
+from rarely.core.rng import Rng
+from rarely.methods.importance import effective_size, pareto_index
+from rarely.stats.mixture import fit_mixture
 
 
 def two_clusters(n: int = 400) -> torch.Tensor:

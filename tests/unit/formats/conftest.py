@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rarely.formats.specification import Polytope, Specification
+from rarely.io.formats.specification import Polytope, Specification
 
 Violates = Callable[..., bool]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rarely.formats.rlv import read_rlv
-from rarely.formats.vnncomp import read_instances
-from rarely.formats.vnnlib import read_vnnlib
+from rarely.io.formats.rlv import read_rlv
+from rarely.io.formats.vnncomp import read_instances
+from rarely.io.formats.vnnlib import read_vnnlib
 
 log = logging.getLogger(__name__)  # clocks are shown (--log-cli-level=INFO), never asserted
 

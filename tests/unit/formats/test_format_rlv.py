@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rarely.errors import FormatError, RarelyError
-from rarely.formats.rlv import parse_rlv, read_rlv
+from rarely.core.errors import FormatError, RarelyError
+from rarely.io.formats.rlv import parse_rlv, read_rlv
 
 fuzz = settings(deadline=None, derandomize=True, max_examples=100)
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarely.errors import FormatError, InputError, RarelyError
-from rarely.formats.vnncomp import VERDICTS, Instance, read_instances, read_result, write_result
+from rarely.core.errors import FormatError, InputError, RarelyError
+from rarely.io.formats.vnncomp import VERDICTS, Instance, read_instances, read_result, write_result
 
 fuzz = settings(deadline=None, derandomize=True, max_examples=100)
 finite = st.floats(allow_nan=False, allow_infinity=False)

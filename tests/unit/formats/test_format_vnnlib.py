@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarely.errors import FormatError, RarelyError
-from rarely.formats.vnnlib import parse_vnnlib, read_vnnlib
+from rarely.core.errors import FormatError, RarelyError
+from rarely.io.formats.vnnlib import parse_vnnlib, read_vnnlib
 
 fuzz = settings(deadline=None, derandomize=True, max_examples=200)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarely.errors import FormatError, MissingExtra, RarelyError
-from rarely.formats.vnnlib import parse_vnnlib
+from rarely.core.errors import FormatError, MissingExtra, RarelyError
+from rarely.io.formats.vnnlib import parse_vnnlib
 
 HEAD = """; a comment
 (vnnlib-version <2.0>)

@@ -10,9 +10,9 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from rarely.networks.onnx_import import import_onnx
-from rarely.networks.onnx_model import input_port, read_onnx
-from rarely.networks.ort import open_session, run_rows
+from rarely.io.onnx.importer import import_onnx
+from rarely.io.onnx.model import input_port, read_onnx
+from rarely.io.onnx.runtime import open_session, run_rows
 
 RNG = np.random.default_rng(1)
 

@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from rarely.errors import FormatError, InputError, NetworkError
-from rarely.networks import load_network
-from rarely.networks.exported import ExportedNetwork
+from rarely.core.errors import FormatError, InputError, NetworkError
+from rarely.io.exported import ExportedNetwork
+from rarely.io.networks import load_network
 
 
 def make_net() -> nn.Module:
@@ -232,5 +232,5 @@ def test_unknown_suffix_and_misplaced_architecture(tmp_path: Path) -> None:
 
 
 def test_importing_the_package_needs_neither_onnx_nor_onnxruntime() -> None:
-    code = "import sys, rarely.networks; sys.exit(bool({'onnx', 'onnxruntime'} & set(sys.modules)))"
+    code = "import sys, rarely.io; sys.exit(bool({'onnx', 'onnxruntime'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

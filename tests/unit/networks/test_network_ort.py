@@ -13,9 +13,10 @@ import pytest
 import torch
 from onnx_models import arr, graph, i64, mlp, node, single_op
 
-from rarely.errors import FormatError, InputError, MissingExtra, UnsupportedOperator
-from rarely.networks import OnnxRuntimeNetwork, import_onnx, load_network
-from rarely.networks.ort import replay
+from rarely.core.errors import FormatError, InputError, MissingExtra, UnsupportedOperator
+from rarely.io.networks import load_network
+from rarely.io.onnx.importer import import_onnx
+from rarely.io.onnx.runtime import OnnxRuntimeNetwork, replay
 
 UNKNOWN = single_op("Hardmax", (1, 5))
 

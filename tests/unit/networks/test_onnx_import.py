@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import arr, check_against_onnxruntime, f32, graph, i64, mlp, node, single_op
 from torch import fx, nn
 
-import rarely.networks.onnx_import as onnx_import
-from rarely.errors import FormatError, NetworkError, UnsupportedOperator
-from rarely.networks import import_onnx
+import rarely.io.onnx.importer as onnx_import
+from rarely.core.errors import FormatError, NetworkError, UnsupportedOperator
+from rarely.io.onnx.importer import import_onnx
 
 
 def layers(network: fx.GraphModule) -> list[object]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx_models import graph, mlp, node, single_op
 
-from rarely.errors import FormatError, RarelyError
-from rarely.networks import load_network
+from rarely.core.errors import FormatError, RarelyError
+from rarely.io.networks import load_network
 
 GOOD = mlp(np.random.default_rng(0))
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from onnx_models import arr, check_against_onnxruntime, f32, graph, i64, node, single_op
 
-from rarely.errors import UnsupportedOperator
-from rarely.networks.onnx_import import import_onnx
+from rarely.core.errors import UnsupportedOperator
+from rarely.io.onnx.importer import import_onnx
 
 IMAGE = (1, 3, 6, 7)
 CASES: list[Any] = []

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from rarely.networks import load_network
-from rarely.networks.onnx_model import input_port, read_onnx
-from rarely.networks.ort import open_session, run_rows
+from rarely.io.networks import load_network
+from rarely.io.onnx.model import input_port, read_onnx
+from rarely.io.onnx.runtime import open_session, run_rows
 
 DATA = os.environ.get("RARELY_DATA")
 pytestmark = pytest.mark.skipif(not DATA, reason="RARELY_DATA is not set")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from rarely import Box, Execution, Gaussian, Misclassification, Problem, Splitting, estimate
-from rarely.networks import snapshots
-from rarely.networks.snapshots import Snapshots, agree, together
-from rarely.rng import Rng
+from rarely.core import snapshots
+from rarely.core.rng import Rng
+from rarely.core.snapshots import Snapshots, agree, together
 
 
 def dense(seed: int, width: int = 8) -> nn.Module:

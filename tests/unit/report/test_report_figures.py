@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import made_campaign as made
-from rarely.errors import FormatError, InputError
+from rarely.core.errors import FormatError, InputError
 from rarely.report.figures import Curve, histogram, plot_curves, plot_distribution, plot_levels, save
 from rarely.report.interactive import write_interactive
 from rarely.report.sources import read_records

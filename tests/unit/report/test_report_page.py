@@ -16,9 +16,9 @@ import pytest
 
 import made_campaign as made
 from rarely.campaign.records import Header, Record, WitnessSet
+from rarely.questions.result import Interval, Outcome
 from rarely.report.page import WITH_WITNESS, write_page
 from rarely.report.tally import STANDINGS
-from rarely.result import Interval, Outcome
 
 NASTY = '</script><script>window.hacked = 1</script><img src=x onerror="window.hacked=1">\'"&$name <!--'
 

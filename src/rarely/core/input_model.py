@@ -1,0 +1,265 @@
+"""What an input model is, and how a user's own distribution becomes one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rarely.core import fused
+from rarely.core.errors import InputError
+from rarely.core.rng import Rng
+from rarely.core.stacking import CannotStack, stack
+
+ArrayLike = Tensor | np.ndarray[Any, Any] | Sequence[Any] | float | int
+Shape = tuple[int, ...]
+
+
+@runtime_checkable
+class InputModel(Protocol):
+    """A distribution over inputs of shape `event_shape`, for one problem or stacked for B of them."""
+
+    @property
+    def event_shape(self) -> Shape:
+        """Shape of one input."""
+        ...
+
+    @property
+    def normal_dim(self) -> int | None:
+        """Number of standard normals that `from_normal` maps to one input; None when there is no such map."""
+        ...
+
+    @property
+    def center(self) -> Tensor:
+        """A typical input, (*event): what the network is meant to get right."""
+        ...
+
+    @property
+    def support(self) -> tuple[Tensor, Tensor] | None:
+        """Bounds (low, high) outside which the density is zero; None when there are none."""
+        ...
+
+    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+        """Independent inputs, (*shape, *event)."""
+        ...
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """Log-density up to a constant of (..., *event), -inf outside the support."""
+        ...
+
+    def from_normal(self, z: Tensor) -> Tensor:
+        """Map standard normals (..., normal_dim) to inputs (..., *event) distributed as the model."""
+        ...
+
+
+def tensor(value: ArrayLike, name: str) -> Tensor:
+    """A floating tensor without NaN or inf, or an InputError that names the argument."""
+    try:
+        result = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}") from error
+    if result.is_complex():
+        raise InputError(f"{name} must be real")
+    if not result.is_floating_point():
+        result = result.to(torch.get_default_dtype())
+    if not bool(torch.isfinite(result).all()):
+        raise InputError(f"{name} contains NaN or inf; every value must be finite")
+    return result.detach().cpu().clone()  # the run decides on the device
+
+
+def assign(owner: object, /, **fields: object) -> None:
+    """Set the fields of a frozen dataclass that checks its arguments in an `__init__` of its own."""
+    for name, field in fields.items():
+        object.__setattr__(owner, name, field)
+
+
+def check_range(image: Tensor, clip: tuple[float, float]) -> None:
+    """An InputError unless clip is a range that holds the image."""
+    if not clip[0] < clip[1]:
+        raise InputError(f"clip must be (low, high) with low < high, got {clip}")
+    if bool((image < clip[0]).any() | (image > clip[1]).any()):
+        raise InputError(
+            f"the image has values outside clip {clip}: they run from {float(image.min()):g} to "
+            f"{float(image.max()):g}; scale the image or give its range as clip"
+        )
+
+
+def leading(shape: int | Shape) -> Shape:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def event_dims(x: Tensor, event_shape: Shape) -> tuple[int, ...]:
+    """The dimensions of x that belong to one input, to reduce over."""
+    return tuple(range(x.ndim - len(event_shape), x.ndim))
+
+
+def inside(x: Tensor, low: Tensor, high: Tensor, event_shape: Shape) -> Tensor:
+    """Whether (..., *event) lies in the box, (...)."""
+    whole = fused.inside(x, low, high)
+    if whole is not None and event_shape:
+        return whole.flatten(x.ndim - len(event_shape)).amin(-1) > 0
+    ok = (x >= low) & (x <= high)
+    return ok.flatten(x.ndim - len(event_shape)).all(-1) if event_shape else ok
+
+
+@dataclasses.dataclass(frozen=True)
+class Custom:
+    """A user's distribution: any object with `sample` and `log_density` (or torch's `log_prob`)."""
+
+    stackable: ClassVar[bool] = False
+    model: Any
+    event_shape: Shape
+    normal_dim: int | None = None
+
+    @property
+    def smooth(self) -> bool:
+        return bool(getattr(self.model, "smooth", True))
+
+    @property
+    def center(self) -> Tensor:
+        for name in ("center", "mean", "loc"):
+            value = getattr(self.model, name, None)
+            if value is not None and not callable(value):
+                found = torch.as_tensor(value)
+                if found.shape == self.event_shape and bool(torch.isfinite(found).all()):
+                    return found
+        raise InputError(
+            "a label was not given and the input model has no center (or mean) to predict it at; "
+            "give the property a label, or the input model an attribute `center`"
+        )
+
+    @property
+    def support(self) -> tuple[Tensor, Tensor] | None:
+        support = getattr(self.model, "support", None)
+        return support if isinstance(support, tuple) else None
+
+    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+        lead = leading(shape)
+        count = int(np.prod(lead))
+        size: Any = (count,) if isinstance(self.model, torch.distributions.Distribution) else count
+        drawn = torch.as_tensor(rng.globally(lambda: self.model.sample(size)))
+        if drawn.shape != (count, *self.event_shape):
+            raise InputError(
+                f"the input model's sample({count}) has shape {tuple(drawn.shape)}, "
+                f"expected {(count, *self.event_shape)}"
+            )
+        return drawn.to(rng.device).reshape(*lead, *self.event_shape)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        lead = x.shape[: x.ndim - len(self.event_shape)]
+        rows = x.reshape(-1, *self.event_shape)
+        density: Callable[[Tensor], Any]
+        if isinstance(self.model, torch.distributions.Distribution):
+            density = self._torch_log_prob
+        else:
+            density = getattr(self.model, "log_density", None) or self.model.log_prob
+        value = torch.as_tensor(density(rows))
+        if value.shape != (rows.shape[0],):
+            raise InputError(
+                f"the input model's log_density of {rows.shape[0]} inputs has shape {tuple(value.shape)}, "
+                f"expected ({rows.shape[0]},): one number per input"
+            )
+        return value.to(x.device).reshape(lead)
+
+    def _torch_log_prob(self, rows: Tensor) -> Tensor:
+        distribution: torch.distributions.Distribution = self.model
+        support: Any = distribution.support
+        ok: Tensor = support.check(rows)
+        ok = ok.flatten(1).all(1) if ok.ndim > 1 else ok
+        if not bool(ok.any()):
+            return torch.full(rows.shape[:1], -torch.inf, dtype=rows.dtype, device=rows.device)
+        safe = torch.where(ok.reshape(-1, *([1] * len(self.event_shape))), rows, rows[ok][:1])
+        log_prob: Tensor = distribution.log_prob(safe)
+        log_prob = log_prob.flatten(1).sum(1) if log_prob.ndim > 1 else log_prob
+        return torch.where(ok, log_prob, torch.full_like(log_prob, -torch.inf))
+
+    def from_normal(self, z: Tensor) -> Tensor:
+        mapped: Tensor = self.model.from_normal(z)
+        return mapped
+
+
+def adapt(model: Any) -> InputModel:
+    """An InputModel from one of ours, a torch distribution, or any object with `sample` and `log_density`."""
+    if isinstance(model, InputModel) and not isinstance(model, torch.distributions.Distribution):
+        return model
+    if isinstance(model, torch.distributions.Distribution):
+        return Custom(model, tuple(model.batch_shape) + tuple(model.event_shape))
+    missing = [name for name in ("sample",) if not callable(getattr(model, name, None))]
+    if not callable(getattr(model, "log_density", None)) and not callable(getattr(model, "log_prob", None)):
+        missing.append("log_density")
+    has_map = callable(getattr(model, "from_normal", None)) and getattr(model, "normal_dim", None) is not None
+    if missing == ["log_density"] and has_map:
+        missing = []  # a generator: everything happens in the space of its latent
+    if missing:
+        raise InputError(
+            f"the input model {type(model).__name__} has no {' and no '.join(missing)}; it needs "
+            "sample(n) -> (n, *event) and log_density(x) -> (n,), or be one of the models of rarely.inputs"
+        )
+    shape = getattr(model, "event_shape", None)
+    if shape is None:
+        drawn = torch.as_tensor(Rng(0).globally(lambda: model.sample(2)))
+        if drawn.ndim < 1 or drawn.shape[0] != 2:
+            raise InputError(f"the input model's sample(2) must return 2 inputs, got shape {tuple(drawn.shape)}")
+        shape = tuple(drawn.shape[1:])
+    return Custom(model, tuple(shape), int(model.normal_dim) if has_map else None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Each:
+    """B input models that do not stack, each for its own row of the batch."""
+
+    models: tuple[InputModel, ...]
+
+    def take(self, index: Tensor) -> Each:
+        return Each(tuple(self.models[i] for i in index.tolist()))
+
+    @property
+    def event_shape(self) -> Shape:
+        return self.models[0].event_shape
+
+    @property
+    def normal_dim(self) -> int | None:
+        dims = {model.normal_dim for model in self.models}
+        return dims.pop() if len(dims) == 1 else None
+
+    @property
+    def smooth(self) -> bool:
+        return all(getattr(model, "smooth", True) for model in self.models)
+
+    @property
+    def center(self) -> Tensor:
+        return torch.stack([model.center for model in self.models]).unsqueeze(1)
+
+    @property
+    def support(self) -> tuple[Tensor, Tensor] | None:
+        supports = [model.support for model in self.models]
+        if all(support is None for support in supports):
+            return None
+        shape = self.event_shape
+        filled = [s or (torch.full(shape, -torch.inf), torch.full(shape, torch.inf)) for s in supports]
+        low, high = (torch.stack([s[k].expand(shape).cpu() for s in filled]).unsqueeze(1) for k in (0, 1))
+        return low, high
+
+    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+        return torch.stack([model.sample(leading(shape)[1:], rng) for model in self.models])
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return torch.stack([model.log_density(row) for model, row in zip(self.models, x, strict=True)])
+
+    def from_normal(self, z: Tensor) -> Tensor:
+        return torch.stack([model.from_normal(row) for model, row in zip(self.models, z, strict=True)])
+
+
+def stack_inputs(models: Sequence[InputModel]) -> InputModel:
+    """One model for a batch of problems: stacked tensors where the models allow it, a loop where not."""
+    shapes = {tuple(model.event_shape) for model in models}
+    if len(shapes) > 1:
+        raise InputError(f"problems in one batch must share an input shape, got {sorted(shapes)}")
+    try:
+        return stack(models)
+    except CannotStack:
+        return Each(tuple(models))

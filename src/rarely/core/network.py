@@ -1,0 +1,122 @@
+"""One way to call any network: torch modules, functions of tensors, functions of numpy arrays."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rarely.core.errors import InputError, NetworkError
+
+
+@dataclass(frozen=True)
+class Network:
+    """A batched function (n, *event) -> (n, *out) and what is known of it."""
+
+    call: Callable[[Tensor], Tensor]
+    differentiable: bool
+    dtype: torch.dtype
+    module: nn.Module | None  # for moving to a device; None for a plain function
+
+    def placed(self, device: torch.device, dtype: torch.dtype | None) -> Network:
+        """The network on a device, a copy where it must move: the user's module stays where it is."""
+        wanted = dtype or self.dtype
+        if self.module is None:
+            return replace(self, dtype=wanted)
+        first = next(iter([*self.module.parameters(), *self.module.buffers()]), None)
+        if first is None:
+            return replace(self, dtype=wanted)
+        if first.device == device and wanted == self.dtype:
+            return self
+        module = copy.deepcopy(self.module).eval().to(device=device, dtype=wanted)
+        return Network(module, self.differentiable, wanted, module)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The module in eval mode, every part of it put back into its own mode afterwards."""
+        training = [m for m in self.module.modules() if m.training] if self.module is not None else []
+        try:
+            for part in training:
+                part.training = False
+            yield
+        finally:
+            for part in training:
+                part.training = True
+
+
+def adapt(network: Any, probe: Tensor) -> Network:
+    """Find out how to call `network` by calling it once on `probe` (n, *event)."""
+    if isinstance(network, Network):
+        return network
+    if isinstance(network, nn.Module):
+        return _adapt_module(network, probe)
+    if not callable(network):
+        raise InputError(f"a network must be a torch module or a function of a batch, not {type(network).__name__}")
+    if getattr(network, "differentiable", True):
+        tracked = probe.detach().clone().requires_grad_()
+        try:
+            with torch.enable_grad():
+                y = network(tracked)
+        except Exception as error:  # a numpy-only function may raise anything on a tensor
+            return _adapt_numpy(network, probe, error)
+        if isinstance(y, Tensor):
+            return Network(network, y.requires_grad, probe.dtype, None)
+        return _adapt_numpy(network, probe, None)
+    return Network(network, False, probe.dtype, None)
+
+
+def _adapt_module(module: nn.Module, probe: Tensor) -> Network:
+    floats = [p for p in [*module.parameters(), *module.buffers()] if p.is_floating_point()]
+    for name, value in [*module.named_parameters(), *module.named_buffers()]:
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise NetworkError(f"the network's {name} contains NaN or inf")
+    if module.training:
+        warnings.warn(
+            "the network is in training mode (dropout and batch-norm behave differently there); "
+            "it is run in eval mode and left as it is. Call network.eval() to silence this",
+            stacklevel=4,
+        )
+    dtype = floats[0].dtype if floats else probe.dtype
+    device = floats[0].device if floats else probe.device
+    network = Network(module if device.type == "cpu" else partial(_call_at, device, module), True, dtype, module)
+    tracked = probe.detach().to(device, dtype).requires_grad_()
+    try:
+        with torch.enable_grad(), network.evaluating():
+            y = module(tracked)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise NetworkError(
+            f"the network failed on a batch of inputs of shape {tuple(probe.shape)}: {error}; "
+            "check that the input model has the shape of one network input"
+        ) from error
+    if not isinstance(y, Tensor):
+        raise NetworkError(f"the network returns {type(y).__name__}, expected one tensor (n, outputs)")
+    return replace(network, differentiable=y.requires_grad)
+
+
+def _call_at(device: torch.device, module: nn.Module, x: Tensor) -> Tensor:
+    """Call a module where it is: checks and replays come from the CPU, wherever the user keeps the network."""
+    y: Tensor = module(x.to(device))
+    return y.to(x.device)
+
+
+def _adapt_numpy(function: Callable[[Any], Any], probe: Tensor, error: Exception | None) -> Network:
+    def call(x: Tensor) -> Tensor:
+        y = np.asarray(function(x.detach().cpu().numpy()))
+        return torch.as_tensor(y, dtype=x.dtype, device=x.device)
+
+    try:
+        call(probe)
+    except Exception as second:
+        raise NetworkError(
+            f"the network failed on a batch of shape {tuple(probe.shape)}, as a tensor ({error}) "
+            f"and as an array ({second})"
+        ) from second
+    return Network(call, False, probe.dtype, None)

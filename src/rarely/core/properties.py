@@ -1,0 +1,294 @@
+"""Properties: a violation is score >= 0. Scores compose: `&` is the minimum, `|` the maximum.
+
+A property is a union of ways to fail. `parts` gives the score of each, the property's own score is their maximum.
+Estimators that need one direction per way to fail split the event into the disjoint pieces of `Way`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from rarely.core.errors import InputError
+from rarely.core.input_model import ArrayLike, tensor
+from rarely.core.stacking import CannotStack, stack
+
+
+@runtime_checkable
+class Property(Protocol):
+    """Scores inputs x (..., *event) and outputs y (..., *out), leading dimensions (N,) or (B, N)."""
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        """Score of each way to fail, (..., K); -inf for one that cannot happen."""
+        ...
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        """The largest part, (...)."""
+        ...
+
+
+class _Composable:
+    """`&` and `|` for the final classes below."""
+
+    def __and__(self, other: object) -> Both:
+        return Both(_as_property(self), _as_property(other))
+
+    def __or__(self, other: object) -> Either:
+        return Either(_as_property(self), _as_property(other))
+
+
+def _outputs(y: Tensor, lead: int) -> Tensor:
+    """Outputs with one dimension of classes or coordinates, whatever shape the network gives them."""
+    return y.flatten(lead) if y.ndim > lead else y.unsqueeze(-1)
+
+
+def _lead(label_or_matrix_dims: int, own_dims: int) -> int:
+    return 2 if label_or_matrix_dims > own_dims else 1
+
+
+@dataclass(frozen=True, init=False)
+class Misclassification(_Composable):
+    """Another class scores at least as high as the label: s = max_{i != label} y_i - y_label.
+
+    Without a label, the network's own prediction at the input model's center is taken.
+    """
+
+    label: Tensor | None  # () or stacked (B, 1)
+
+    def __init__(self, label: int | Tensor | None = None) -> None:
+        object.__setattr__(self, "label", _label(label, "label") if label is not None else None)
+
+    def _known(self) -> Tensor:
+        if self.label is None:
+            raise InputError("the label is not known yet; make a Problem, which takes it from the network, or give one")
+        return self.label
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        label = self._known()
+        y = _outputs(y, _lead(label.ndim, 0))
+        index = label.expand(y.shape[:-1]).unsqueeze(-1)
+        return (y - y.gather(-1, index)).scatter(-1, index, -torch.inf)
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        label = self._known()
+        y = _outputs(y, _lead(label.ndim, 0))
+        index = label.expand(y.shape[:-1]).unsqueeze(-1)
+        return y.scatter(-1, index, -torch.inf).amax(-1) - y.gather(-1, index).squeeze(-1)
+
+
+@dataclass(frozen=True, init=False)
+class Targeted(_Composable):
+    """The target class scores at least as high as the label: s = y_target - y_label."""
+
+    label: Tensor
+    target: Tensor
+
+    def __init__(self, label: int | Tensor, target: int | Tensor) -> None:
+        object.__setattr__(self, "label", _label(label, "label"))
+        object.__setattr__(self, "target", _label(target, "target"))
+        if int(self.label) == int(self.target):
+            raise InputError(f"target and label are both {int(self.label)}; they must differ")
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.score(x, y).unsqueeze(-1)
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        y = _outputs(y, _lead(self.label.ndim, 0))
+        pick = torch.stack((self.target, self.label), -1).expand(*y.shape[:-1], 2)
+        chosen = y.gather(-1, pick)
+        return chosen[..., 0] - chosen[..., 1]
+
+
+@dataclass(frozen=True, init=False)
+class LinearConstraint(_Composable):
+    """The violating outputs are those with A y <= b in every row: s = min_r (b - A y)_r.
+
+    `any_of` takes several such sets and is violated in any of them.
+    """
+
+    A: Tensor  # (K, m, k): K alternatives of m rows
+    b: Tensor  # (K, m); inf in rows that only pad
+
+    def __init__(self, A: ArrayLike, b: ArrayLike) -> None:
+        matrix, bound = tensor(A, "A"), tensor(b, "b")
+        if matrix.ndim == 1 and bound.numel() == 1:
+            matrix, bound = matrix[None], bound.reshape(1)
+        if matrix.ndim != 2 or bound.shape != matrix.shape[:1]:
+            raise InputError(
+                f"A has shape {tuple(matrix.shape)} and b {tuple(bound.shape)}; expected (rows, outputs) and (rows,)"
+            )
+        object.__setattr__(self, "A", matrix[None])
+        object.__setattr__(self, "b", bound.to(matrix.dtype)[None])
+
+    @classmethod
+    def any_of(cls, alternatives: Sequence[tuple[ArrayLike, ArrayLike]]) -> LinearConstraint:
+        """Violated when any of the sets (A, b) contains the outputs."""
+        singles = [cls(A, b) for A, b in alternatives]
+        if not singles:
+            raise InputError("any_of needs at least one alternative")
+        rows, outputs = max(s.A.shape[1] for s in singles), singles[0].A.shape[2]
+        if any(s.A.shape[2] != outputs for s in singles):
+            raise InputError("the alternatives have different numbers of outputs")
+        result = object.__new__(cls)
+        pads = [rows - s.A.shape[1] for s in singles]
+        grown = [torch.nn.functional.pad(s.A, (0, 0, 0, p)) for s, p in zip(singles, pads, strict=True)]
+        bounds = [torch.nn.functional.pad(s.b, (0, p), value=torch.inf) for s, p in zip(singles, pads, strict=True)]
+        object.__setattr__(result, "A", torch.cat(grown))
+        object.__setattr__(result, "b", torch.cat(bounds))
+        return result
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        alternatives, rows, outputs = self.A.shape[-3:]
+        y = _outputs(y, _lead(self.A.ndim, 3))
+        if y.shape[-1] != outputs:
+            raise InputError(f"A has {outputs} columns but the network has {y.shape[-1]} outputs")
+        matrix = self.A.reshape(*self.A.shape[:-3], alternatives * rows, outputs).to(y.dtype)
+        matrix = matrix.squeeze(-3) if matrix.ndim > 2 else matrix  # stacked: (B, 1, ...) -> (B, ...)
+        products = (y @ matrix.mT).reshape(*y.shape[:-1], alternatives, rows)
+        return torch.sub(self.b, products).amin(-1)
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.parts(x, y).amax(-1)
+
+
+@dataclass(frozen=True)
+class Within(_Composable):
+    """The input lies in a box: s is the smallest distance to its sides. For properties that depend on the region."""
+
+    low: Tensor
+    high: Tensor
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.score(x, y).unsqueeze(-1)
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        lead = x.ndim - self.low.ndim + (2 if self.low.ndim == x.ndim else 0)
+        return torch.minimum(x - self.low, self.high - x).flatten(lead).amin(-1)
+
+
+@dataclass(frozen=True)
+class Both(_Composable):
+    """Violated when both are: s = min."""
+
+    left: Property
+    right: Property
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        pairs = torch.minimum(self.left.parts(x, y).unsqueeze(-1), self.right.parts(x, y).unsqueeze(-2))
+        return pairs.flatten(-2)
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.minimum(self.left.score(x, y), self.right.score(x, y))
+
+
+@dataclass(frozen=True)
+class Either(_Composable):
+    """Violated when either is: s = max."""
+
+    left: Property
+    right: Property
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([self.left.parts(x, y), self.right.parts(x, y)], -1)
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.maximum(self.left.score(x, y), self.right.score(x, y))
+
+
+@dataclass(frozen=True)
+class Scored(_Composable):
+    """A user's function (x (n, *event), y (n, *out)) -> scores (n,), row by row."""
+
+    function: Callable[[Tensor, Tensor], Any]
+    event_dims: int
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.score(x, y).unsqueeze(-1)
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        lead = x.shape[: x.ndim - self.event_dims]
+        rows = int(torch.Size(lead).numel())
+        value = torch.as_tensor(
+            self.function(x.reshape(rows, *x.shape[len(lead) :]), y.reshape(rows, *y.shape[len(lead) :]))
+        )
+        if value.shape != (rows,):
+            raise InputError(f"the property's score of {rows} rows has shape {tuple(value.shape)}, expected ({rows},)")
+        return value.reshape(lead)
+
+
+@dataclass(frozen=True)
+class Way(_Composable):
+    """The part of a violation where way `index` scores highest: s = min(s_i, s_i - max_{j != i} s_j).
+
+    These events are disjoint (but for ties) and their union is the violation. For Misclassification this is
+    "class i wins".
+    """
+
+    whole: Property
+    index: Tensor  # ()
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.score(x, y).unsqueeze(-1)
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        parts = self.whole.parts(x, y)
+        index = self.index.expand(parts.shape[:-1]).unsqueeze(-1)
+        own = parts.gather(-1, index).squeeze(-1)
+        others = parts.scatter(-1, index, -torch.inf).amax(-1)
+        return torch.minimum(own, own - others)
+
+
+@dataclass(frozen=True)
+class Each:
+    """B properties that do not stack, each for its own row of the batch."""
+
+    properties: tuple[Property, ...]
+
+    def take(self, index: Tensor) -> Each:
+        return Each(tuple(self.properties[i] for i in index.tolist()))
+
+    def parts(self, x: Tensor, y: Tensor) -> Tensor:
+        rows = [p.parts(u, v) for p, u, v in zip(self.properties, x, y, strict=True)]
+        width = max(row.shape[-1] for row in rows)
+        return torch.stack([torch.nn.functional.pad(r, (0, width - r.shape[-1]), value=-torch.inf) for r in rows])
+
+    def score(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([p.score(u, v) for p, u, v in zip(self.properties, x, y, strict=True)])
+
+
+def stack_properties(properties: Sequence[Property]) -> Property:
+    try:
+        return stack(properties)
+    except CannotStack:
+        return Each(tuple(properties))
+
+
+def adapt_property(prop: Any, event_dims: int) -> Property:
+    """A Property from one of ours or from a function of (x, y)."""
+    if isinstance(prop, Property):
+        return prop
+    if callable(prop):
+        return Scored(prop, event_dims)
+    raise InputError(
+        f"a property must be Misclassification, Targeted, LinearConstraint or a function of (x, y), "
+        f"not {type(prop).__name__}"
+    )
+
+
+def _as_property(prop: object) -> Property:
+    if not isinstance(prop, Property):
+        raise InputError(
+            f"cannot combine a property with {type(prop).__name__}; wrap functions of (x, y) in Scored first"
+        )
+    return prop
+
+
+def _label(value: int | Tensor, name: str) -> Tensor:
+    label = torch.as_tensor(value).cpu()
+    if label.ndim or label.is_floating_point() or label.is_complex() or int(label) < 0:
+        raise InputError(f"{name} must be one whole number of at least 0, got {value}")
+    return label.long()

@@ -1,1 +1,0 @@
-"""Files in, verdicts out: VNN-LIB, Planet's rlv and the files of VNN-COMP. Nothing here knows samplers."""

@@ -1,0 +1,1 @@
+"""What comes in from files: networks, properties, pictures. Nothing here knows samplers."""

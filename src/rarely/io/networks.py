@@ -1,0 +1,255 @@
+"""One function that loads a network from any supported file or Python object."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import pickle
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rarely.core.errors import FormatError, InputError, NetworkError, UnsupportedOperator
+from rarely.io.onnx.check import onnxruntime_installed
+from rarely.io.onnx.importer import import_onnx
+
+BatchFunction = Callable[[torch.Tensor], torch.Tensor]
+
+TORCHSCRIPT = (".ts", ".torchscript")
+CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin")
+PICKLES = (".pkl", ".pickle")
+NESTED = ("state_dict", "model_state_dict", "model")
+
+
+def load_network(
+    path: str | Path,
+    *,
+    architecture: str | Callable[[], nn.Module] | None = None,
+    trust_pickle: bool = False,
+    device: torch.device | str | None = None,
+    check: bool = True,
+) -> BatchFunction:
+    """Load a network that maps a batch (n, *shape) to (n, outputs).
+
+    `path` is one of
+
+    * `.onnx` or `.onnx.gz`, `.pt2` (torch.export), TorchScript (`.ts`, `.torchscript`, `.pt`), `.rlv`;
+    * weights (`.safetensors`, or a state dict in `.pt`, `.pth`, `.ckpt`, `.bin`) together with
+      `architecture`, a callable that makes the module or its name `package.module:callable`;
+    * `package.module:attribute` or `file.py:attribute`: a module, a function of a batch, or a class or
+      function without arguments that makes one.
+
+    Loading a pickle can run any code, so one is opened only with `trust_pickle`. With `check`, an ONNX
+    import is compared with onnxruntime where that is installed.
+    """
+    network = _load(str(path), architecture, trust_pickle, check)
+    if isinstance(network, nn.Module):
+        network.eval()
+        if device is not None:
+            network = network.to(device)
+    return network
+
+
+def _load(
+    name: str, architecture: str | Callable[[], nn.Module] | None, trust_pickle: bool, check: bool
+) -> BatchFunction:
+    path = Path(name)
+    if not path.exists() and ":" in name:
+        return _python_network(name)
+    if not path.is_file():
+        raise FormatError(path, "there is no such file")
+    suffix = path.suffix.lower()
+    if suffix == ".safetensors":
+        return _with_weights(path, architecture, _read_safetensors(path))
+    if suffix in TORCHSCRIPT or (suffix in CHECKPOINTS and _is_torchscript(path)):
+        return _load_torchscript(path)
+    if suffix in CHECKPOINTS + PICKLES:
+        return _load_checkpoint(path, architecture, trust_pickle)
+    if architecture is not None:
+        raise InputError(f"{path} holds its own architecture; `architecture` belongs to weights alone")
+    if suffix == ".onnx" or name.lower().endswith(".onnx.gz"):
+        return load_onnx(path, check=check)
+    if suffix == ".pt2":
+        from rarely.io.exported import load_exported
+
+        return load_exported(path, trust_pickle=trust_pickle)
+    if suffix == ".rlv":
+        network: BatchFunction = importlib.import_module("rarely.io.formats.rlv").read_rlv(path).network
+        return network
+    raise InputError(
+        f"{path}: unknown kind of network {suffix!r}; known are .onnx, .onnx.gz, .pt2, .ts, .torchscript, "
+        ".pt, .pth, .safetensors, .rlv and module:attribute"
+    )
+
+
+def load_onnx(path: Path, *, check: bool) -> BatchFunction:
+    """Import an ONNX file, or run it in onnxruntime if it has an operator the importer does not know."""
+    try:
+        return import_onnx(path, check=check)
+    except UnsupportedOperator as error:
+        if not onnxruntime_installed():
+            raise UnsupportedOperator(
+                f"{error}; onnxruntime could run it as a black box: pip install 'rarely[onnxruntime]'"
+            ) from error
+        from rarely.io.onnx.runtime import OnnxRuntimeNetwork
+
+        network = OnnxRuntimeNetwork(path)
+        logging.getLogger("rarely").warning("%s; it runs in onnxruntime as a black box without gradients", error)
+        return network
+
+
+def _python_network(name: str) -> BatchFunction:
+    target = import_object(name)
+    if inspect.isclass(target) or (not isinstance(target, nn.Module) and _takes_nothing(target)):
+        target = _call(name, target)
+    if not callable(target):
+        raise NetworkError(f"{name} is {type(target).__name__}, not a module or a function of a batch")
+    network: BatchFunction = target
+    return network
+
+
+def import_object(name: str) -> Any:
+    """The object behind `module:attribute` or `file.py:attribute`; the working directory is searched."""
+    module_name, _, attribute = name.rpartition(":")
+    if not module_name or not attribute:
+        raise InputError(f"{name!r} is not of the form module:attribute")
+    try:
+        if module_name.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(module_name).stem, module_name)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{module_name} cannot be imported")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules.setdefault(spec.name, module)
+            spec.loader.exec_module(module)
+        else:
+            module = _import_here(module_name)
+        target: Any = module
+        for part in attribute.split("."):
+            target = getattr(target, part)
+    except Exception as error:  # the user's module runs on import and may raise anything
+        raise NetworkError(f"{name} cannot be imported ({type(error).__name__}: {error})") from error
+    return target
+
+
+def _import_here(module_name: str) -> Any:
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        return importlib.import_module(module_name)
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def _takes_nothing(target: Any) -> bool:
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(p.default is not p.empty or p.kind in optional for p in parameters)
+
+
+def _call(name: str, factory: Callable[[], Any]) -> Any:
+    try:
+        return factory()
+    except Exception as error:  # the user's own code
+        raise NetworkError(f"{name}() failed ({type(error).__name__}: {error})") from error
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    import safetensors
+    import safetensors.torch
+
+    try:
+        return dict(safetensors.torch.load_file(path))
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise FormatError(path, f"not a safetensors file that can be read ({error})") from error
+
+
+def _is_torchscript(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any("/code/" in name or name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _load_torchscript(path: Path) -> nn.Module:
+    try:
+        with warnings.catch_warnings():
+            # TorchScript is deprecated in torch; files of it are read here as long as torch can.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    except (RuntimeError, ValueError, OSError) as error:
+        raise FormatError(path, f"not a TorchScript file that can be loaded ({_first_line(error)})") from error
+    return _frozen(module)
+
+
+def _load_checkpoint(path: Path, architecture: str | Callable[[], nn.Module] | None, trust_pickle: bool) -> nn.Module:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
+    except pickle.UnpicklingError as error:
+        if trust_pickle:
+            raise FormatError(path, f"a damaged checkpoint ({_first_line(error)})") from error
+        raise NetworkError(
+            f"{path} is a pickle of more than tensors (or is damaged). Opening it could run any code, so "
+            "it is refused. If you trust the file, pass trust_pickle=True (--trust-pickle); better, save the "
+            "state dict as .safetensors or export the network to ONNX"
+        ) from error
+    except Exception as error:  # torch raises RuntimeError, EOFError, KeyError and more for damaged archives
+        raise FormatError(path, f"not a checkpoint that torch can read ({_first_line(error)})") from error
+    if isinstance(content, nn.Module):
+        return _frozen(content)
+    if not isinstance(content, Mapping):
+        raise NetworkError(f"{path} holds {type(content).__name__}, not a network or a state dict")
+    for key in NESTED:
+        if isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+        if isinstance(content.get(key), nn.Module):
+            return _frozen(content[key])
+    return _with_weights(path, architecture, dict(content))
+
+
+def _with_weights(
+    path: Path, architecture: str | Callable[[], nn.Module] | None, weights: dict[str, torch.Tensor]
+) -> nn.Module:
+    if architecture is None:
+        raise NetworkError(
+            f"{path} holds weights only; name the architecture, too: "
+            "load_network(path, architecture='package.module:make_network')"
+        )
+    label = architecture if isinstance(architecture, str) else getattr(architecture, "__name__", "architecture")
+    target = import_object(architecture) if isinstance(architecture, str) else architecture
+    network = target if isinstance(target, nn.Module) else _call(label, target)
+    if not isinstance(network, nn.Module):
+        raise NetworkError(f"{label} gives {type(network).__name__}, not a torch module")
+    if weights and all(key.startswith("module.") for key in weights):
+        # What torch.nn.DataParallel adds on saving.
+        weights = {key.removeprefix("module."): value for key, value in weights.items()}
+    try:
+        network.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise NetworkError(f"the weights in {path} do not fit {label}: {_first_line(error, 600)}") from error
+    return _frozen(network)
+
+
+def _frozen(module: nn.Module) -> nn.Module:
+    """Gradients are taken with respect to inputs only. (TorchScript has no module.requires_grad_.)"""
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    return module
+
+
+def _first_line(error: Exception, length: int = 300) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:length]

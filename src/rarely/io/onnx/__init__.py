@@ -1,0 +1,1 @@
+"""ONNX files as torch modules, and onnxruntime as referee and fallback."""

@@ -1,0 +1,229 @@
+"""Reading an ONNX file: its bytes, external data, stored tensors, the order of nodes, the input."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rarely.core.errors import FormatError, NetworkError, RarelyError, UnsupportedOperator
+
+MAX_ELEMENTS = 2**25
+"""No activation of one row may have more entries: a damaged dimension must not exhaust the memory."""
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class InputPort:
+    """The one input of a network.
+
+    `shape` is the ONNX shape for one row: where `has_batch`, it starts with the batch dimension, set to 1.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    has_batch: bool
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one input without the batch dimension."""
+        return self.shape[1:] if self.has_batch else self.shape
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A parsed model (external data already inside it) and the name to use for it in messages."""
+
+    model: Any
+    source: str
+
+    @property
+    def opset(self) -> int:
+        """Version of the standard operator set."""
+        versions = [entry.version for entry in self.model.opset_import if entry.domain in ("", "ai.onnx")]
+        if not versions:
+            raise FormatError(self.source, "the model does not say which operator set it uses")
+        return int(max(versions))
+
+    @property
+    def output_name(self) -> str:
+        """Name of the first output: the only one a property can talk about."""
+        return str(self.model.graph.output[0].name)
+
+    def serialize(self) -> bytes:
+        """The model as one byte string, for ONNX Runtime."""
+        return bytes(self.model.SerializeToString())
+
+
+def read_onnx(source: str | Path | bytes) -> OnnxFile:
+    """Parse a `.onnx` or `.onnx.gz` file, or the bytes of one; anything unreadable is a `FormatError`."""
+    import onnx
+    import onnx.inliner
+
+    name = "<bytes>" if isinstance(source, bytes) else str(source)
+    try:
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FormatError(name, f"damaged gzip file ({error})") from error
+    except OSError as error:
+        raise FormatError(name, f"cannot be read ({error.strerror or error})") from error
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's DecodeError is not exported under a stable name
+        raise FormatError(name, f"not an ONNX file, or a truncated one ({error})") from error
+    if not model.graph.node or not model.graph.output or not model.graph.output[0].name:
+        raise FormatError(name, "not an ONNX file: it holds no graph with nodes and a named output")
+    try:
+        if not isinstance(source, bytes):
+            onnx.external_data_helper.load_external_data_for_model(model, str(Path(source).resolve().parent))
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # onnx raises its own unrelated types for missing, foreign or short data files
+        raise FormatError(name, f"its external data or local functions cannot be read ({error})") from error
+    return OnnxFile(model, name)
+
+
+def fault_in_file(file: OnnxFile) -> str | None:
+    """What the ONNX checker has against the file, or None: decides who is to blame for a failed import."""
+    import onnx
+
+    try:
+        model = onnx.ModelProto()
+        model.CopyFrom(file.model)
+        for value in model.graph.output:
+            # The checker wants a shape on every output, which onnxruntime and real files do without.
+            value.type.tensor_type.shape.SetInParent()
+        # Not with full_check: its shape inference aborts the whole process on some damaged files.
+        onnx.checker.check_model(model)
+    except Exception as error:  # ValidationError, or whatever native code raises
+        return " ".join(str(error).split())[:500]
+    return None
+
+
+def input_port(file: OnnxFile) -> InputPort:
+    """Find the network's input among the graph inputs, which in old files also list the initializers."""
+    graph = file.model.graph
+    stored = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in stored]
+    if len(inputs) != 1:
+        names = ", ".join(repr(value.name) for value in inputs) or "none"
+        raise NetworkError(f"{file.source}: a network must have exactly one input; this one has {names}")
+    tensor_type = inputs[0].type.tensor_type
+    if not tensor_type.HasField("shape") or not tensor_type.shape.dim:
+        raise NetworkError(f"{file.source}: input {inputs[0].name!r} has no shape, so its size is unknown")
+    sizes = [dim.dim_value if dim.WhichOneof("value") == "dim_value" else 0 for dim in tensor_type.shape.dim]
+    # A rank-1 input of fixed size is one unbatched vector; so is anything whose first size is fixed above 1.
+    has_batch = sizes[0] <= 0 or (sizes[0] == 1 and len(sizes) > 1)
+    shape = (1, *sizes[1:]) if has_batch else tuple(sizes)
+    if min(shape) <= 0:
+        raise NetworkError(
+            f"{file.source}: input {inputs[0].name!r} leaves a dimension other than the batch open; "
+            "export the network with fixed sizes"
+        )
+    if math.prod(shape) > MAX_ELEMENTS:
+        raise FormatError(file.source, f"an input of shape {shape} is too large")
+    return InputPort(inputs[0].name, float_type(file, tensor_type.elem_type), shape, has_batch)
+
+
+def float_type(file: OnnxFile, elem_type: int) -> np.dtype[Any]:
+    """The numpy type of the input; samples are real numbers, so only float16/32/64 make sense."""
+    import onnx
+
+    known = {
+        onnx.TensorProto.FLOAT: np.float32,
+        onnx.TensorProto.DOUBLE: np.float64,
+        onnx.TensorProto.FLOAT16: np.float16,
+    }
+    if elem_type not in known:
+        try:
+            name = onnx.TensorProto.DataType.Name(elem_type)
+        except ValueError as error:
+            raise FormatError(file.source, f"unknown element type {elem_type} of the input") from error
+        raise UnsupportedOperator(f"{file.source}: inputs of type {name} are not supported, only float16/32/64")
+    return np.dtype(known[elem_type])
+
+
+def initializers(file: OnnxFile) -> dict[str, Array]:
+    """All stored tensors by name."""
+    import onnx
+
+    if file.model.graph.sparse_initializer:
+        raise UnsupportedOperator(f"{file.source}: sparse initializers are not supported")
+    tensors: dict[str, Array] = {}
+    for tensor in file.model.graph.initializer:
+        try:
+            tensors[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        except Exception as error:  # wrong sizes, unknown types, missing external data: each its own type
+            raise FormatError(file.source, f"initializer {tensor.name!r} is damaged ({error})") from error
+    return tensors
+
+
+def needed_nodes(file: OnnxFile, known: set[str]) -> list[Any]:
+    """The nodes that the first output depends on, each after the nodes it reads from.
+
+    The file's own order is not trusted: real files are at times unsorted, and a damaged one may have a cycle.
+    """
+    producer = {name: node for node in file.model.graph.node for name in node.output if name}
+    ordered: list[Any] = []
+    done: set[int] = set()
+    open_nodes: set[int] = set()
+    stack: list[tuple[Any, Iterator[str]]] = []
+
+    def enter(name: str, reader: str) -> None:
+        if name in known or not name:
+            return
+        if name not in producer:
+            raise FormatError(file.source, f"{reader} reads {name!r}, which nothing in the file defines")
+        node = producer[name]
+        if id(node) in done:
+            return
+        if id(node) in open_nodes:
+            raise FormatError(file.source, f"the graph has a cycle through {describe(node)}")
+        open_nodes.add(id(node))
+        stack.append((node, iter(node.input)))
+
+    # The whole graph is walked from every node, so that a fault outside the needed part is found too; the
+    # first output comes first, and the walk from it alone yields the needed nodes.
+    enter(file.output_name, "the graph output")
+    needed: int | None = None
+    for root in [None, *producer]:
+        if root is not None:
+            enter(root, "a node")
+        while stack:
+            node, names = stack[-1]
+            name = next(names, None)
+            if name is None:
+                stack.pop()
+                done.add(id(node))
+                open_nodes.discard(id(node))
+                ordered.append(node)
+            else:
+                enter(name, describe(node))
+        if needed is None:
+            needed = len(ordered)
+    return ordered[:needed]
+
+
+def describe(node: Any) -> str:
+    """A node as a person would look it up in a graph viewer."""
+    return f"{node.op_type} node {node.name or (node.output[0] if node.output else '?')!r}"
+
+
+def blame(file: OnnxFile, where: str, error: Exception) -> RarelyError:
+    """The error to raise when a node cannot be converted: the file's fault if the ONNX checker agrees."""
+    fault = fault_in_file(file)
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    if fault is not None:
+        return FormatError(file.source, f"{where}: {reason} ({fault})")
+    return UnsupportedOperator(f"{file.source}: {where} cannot be converted: {reason}")

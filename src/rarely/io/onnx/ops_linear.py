@@ -1,0 +1,302 @@
+"""Linear layers, convolutions and normalisations, as the torch modules a person would have used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rarely.core.errors import UnsupportedOperator
+from rarely.io.onnx.builder import (
+    Activation,
+    Builder,
+    Constant,
+    IllFormed,
+    Value,
+    as_tensor,
+    normal_axis,
+)
+from rarely.io.onnx.model import MAX_ELEMENTS, Array
+from rarely.io.onnx.registry import Operator, handles
+
+CONVOLUTIONS: dict[int, type[nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+TRANSPOSED: dict[int, type[nn.Module]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+BATCH_NORMS: dict[int, type[nn.Module]] = {
+    0: nn.BatchNorm1d,
+    1: nn.BatchNorm1d,
+    2: nn.BatchNorm2d,
+    3: nn.BatchNorm3d,
+}
+INSTANCE_NORMS: dict[int, type[nn.Module]] = {
+    1: nn.InstanceNorm1d,
+    2: nn.InstanceNorm2d,
+    3: nn.InstanceNorm3d,
+}
+
+Pads = list[tuple[int, int]]
+
+
+@handles("Gemm")
+def gemm(builder: Builder, op: Operator) -> Value:
+    left, right = op.input(0), op.input(1)
+    if op.attr("transA", 0):
+        left = transpose(builder, left, (1, 0))
+    if op.attr("transB", 0):
+        right = transpose(builder, right, (1, 0))
+    alpha, beta = op.attr("alpha", 1.0), op.attr("beta", 1.0)
+    offset = op.optional(2)
+    if isinstance(left, Activation) and isinstance(right, Constant):
+        weight = right.array if alpha == 1.0 else (alpha * right.array).astype(right.array.dtype)
+        bias = None
+        if isinstance(offset, Constant) and offset.array.size in (1, weight.shape[1]) and beta != 0:
+            row = offset.array.reshape(-1) if beta == 1.0 else beta * offset.array.reshape(-1)
+            if offset.array.size == 1 or offset.shape[-1] == weight.shape[1]:
+                bias = np.broadcast_to(row, weight.shape[1:]).astype(weight.dtype)
+                offset = None
+        product = linear(builder, left, weight, bias)
+    else:
+        product = matmul(builder, left, right)
+        if alpha != 1.0:
+            product = builder.call(torch.mul, product, alpha, carrying=product.carrying)
+    if offset is None or beta == 0:
+        return product
+    if beta != 1.0:
+        offset = scale(builder, offset, beta)
+    return builder.broadcast(torch.add, product, offset)
+
+
+@handles("MatMul")
+def matmul_operator(builder: Builder, op: Operator) -> Value:
+    return matmul(builder, op.input(0), op.input(1))
+
+
+def matmul(builder: Builder, left: Value, right: Value) -> Activation:
+    """A matrix product, as one nn.Linear wherever one factor is a constant matrix."""
+    if isinstance(left, Activation) and isinstance(right, Constant) and len(right.shape) == 2:
+        return linear(builder, left, right.array, None)
+    if isinstance(right, Activation) and isinstance(left, Constant) and len(left.shape) == 2:
+        if len(right.shape) == 1:
+            return linear(builder, right, left.array.T, None)
+        if len(right.shape) == 2 and right.shape[1] == 1:
+            column = builder.view(right, (1, right.shape[0]))
+            return builder.view(linear(builder, column, left.array.T, None), (left.shape[0], 1))
+    if min(len(left.shape), len(right.shape)) < 2:
+        raise UnsupportedOperator(f"a product of shapes {left.shape} and {right.shape} is not supported")
+    aligned, carrying = builder.align(left, right)
+    if carrying and max(len(left.shape), len(right.shape)) == 2:
+        # (1, k) times a computed (1, n): the leading 1 is a row of the matrix here, not only the batch.
+        aligned = [builder.rows(value) if isinstance(value, Activation) else value for value in aligned]
+        carrying = False
+    return builder.call(torch.matmul, *aligned, carrying=carrying)
+
+
+def linear(builder: Builder, x: Activation, weight: Array, bias: Array | None) -> Activation:
+    """x @ weight + bias on the last axis; weight is (in, out)."""
+    if len(x.shape) < 2:
+        x = builder.rows(x)
+    elif x.shape[0] == 1:
+        x = builder.carried(x)
+    if x.shape[-1] != weight.shape[0]:
+        raise IllFormed(f"a product of shapes {x.shape} and {weight.shape} is not defined")
+    layer = nn.Linear(1, 1, bias=bias is not None)
+    layer.in_features, layer.out_features = weight.shape
+    _set_weights(layer, weight.T, bias)
+    return builder.module(layer, x)
+
+
+def transpose(builder: Builder, value: Value, permutation: Sequence[int]) -> Value:
+    """Permute ONNX axes; the batch stays in front, so moving it is only a change of layout."""
+    if isinstance(value, Constant):
+        return Constant(np.ascontiguousarray(np.transpose(value.array, permutation)))
+    if sorted(permutation) != list(range(len(value.shape))):
+        raise IllFormed(f"{list(permutation)} does not permute the axes of shape {value.shape}")
+    shape = tuple(value.shape[axis] for axis in permutation)
+    kept = [axis for axis in permutation if value.shape[axis] != 1]
+    if kept == sorted(kept):
+        return builder.view(value, shape)
+    if value.carrying and permutation[0] == 0:
+        return builder.call(torch.permute, value, tuple(permutation), carrying=True)
+    x = builder.rows(value)
+    return builder.call(torch.permute, x, (0, *(axis + 1 for axis in permutation)), carrying=False)
+
+
+def scale(builder: Builder, value: Value, factor: float) -> Value:
+    """Multiply by a number."""
+    if isinstance(value, Constant):
+        return Constant((factor * value.array).astype(value.array.dtype))
+    return builder.call(torch.mul, value, factor, carrying=value.carrying)
+
+
+@handles("Conv")
+def conv(builder: Builder, op: Operator) -> Value:
+    x, weight, bias = op.activation(), op.array(1), op.optional_array(2)
+    dims = _spatial_dims(op, x, weight)
+    strides, dilations, groups = _window(op, dims)
+    if x.shape[1] != weight.shape[1] * groups:
+        raise IllFormed(f"an input of shape {x.shape} does not fit a weight of shape {weight.shape}")
+    pads = window_pads(op, x.shape[2:], weight.shape[2:], strides, dilations)
+    symmetric = all(begin == end >= 0 for begin, end in pads)
+    layer = CONVOLUTIONS[dims](
+        weight.shape[1] * groups,
+        weight.shape[0],
+        tuple(weight.shape[2:]),
+        stride=tuple(strides),
+        padding=tuple(begin for begin, _ in pads) if symmetric else 0,
+        dilation=tuple(dilations),
+        groups=groups,
+        bias=bias is not None,
+    )
+    _set_weights(layer, weight, bias)
+
+    def apply(images: Activation) -> Activation:
+        return builder.module(layer, images if symmetric else pad(builder, images, pads, 0.0))
+
+    return builder.as_images(x, apply)
+
+
+@handles("ConvTranspose")
+def conv_transpose(builder: Builder, op: Operator) -> Value:
+    x, weight, bias = op.activation(), op.array(1), op.optional_array(2)
+    dims = _spatial_dims(op, x, weight)
+    strides, dilations, groups = _window(op, dims)
+    extra = [int(n) for n in op.attr("output_padding", [0] * dims)]
+    pads = _transposed_pads(op, x.shape[2:], weight.shape[2:], strides, dilations, extra)
+    symmetric = all(begin == end >= 0 for begin, end in pads)
+    layer = TRANSPOSED[dims](
+        weight.shape[0],
+        weight.shape[1] * groups,
+        tuple(weight.shape[2:]),
+        stride=tuple(strides),
+        padding=tuple(begin for begin, _ in pads) if symmetric else 0,
+        output_padding=tuple(extra),
+        groups=groups,
+        bias=bias is not None,
+        dilation=tuple(dilations),
+    )
+    _set_weights(layer, weight, bias)
+
+    def apply(images: Activation) -> Activation:
+        full = builder.module(layer, images)
+        return full if symmetric else pad(builder, full, [(-begin, -end) for begin, end in pads], 0.0)
+
+    return builder.as_images(x, apply)
+
+
+def window_pads(
+    op: Operator,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Pads:
+    """Padding of every spatial axis, from `pads` or `auto_pad`."""
+    mode = op.attr("auto_pad", "NOTSET")
+    if mode == "NOTSET":
+        flat = [int(n) for n in op.attr("pads", [0] * (2 * len(sizes)))]
+        if len(flat) != 2 * len(sizes):
+            raise IllFormed(f"pads {flat} do not fit {len(sizes)} spatial axes")
+        return list(zip(flat[: len(sizes)], flat[len(sizes) :], strict=True))
+    if mode == "VALID":
+        return [(0, 0)] * len(sizes)
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise IllFormed(f"unknown auto_pad {mode!r}")
+    pads = []
+    for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        total = max((math.ceil(size / stride) - 1) * stride + (width - 1) * dilation + 1 - size, 0)
+        begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
+        pads.append((begin, total - begin))
+    return pads
+
+
+def pad(builder: Builder, x: Activation, pads: Pads, value: float) -> Activation:
+    """Pad (or with negative numbers crop) the last axes with a number."""
+    if all(entry == (0, 0) for entry in pads):
+        return x
+    grown = math.prod(size + sum(p) for size, p in zip(x.tail[-len(pads) :], pads, strict=True))
+    if grown > MAX_ELEMENTS:
+        raise IllFormed(f"padding by {pads} gives too large a tensor")
+    flat = tuple(n for entry in reversed(pads) for n in entry)
+    return builder.call(F.pad, x, flat, carrying=x.carrying, mode="constant", value=value)
+
+
+@handles("BatchNormalization")
+def batch_norm(builder: Builder, op: Operator) -> Value:
+    x = op.activation()
+    if op.attr("training_mode", 0) or not op.attr("spatial", 1):
+        raise op.refuse("training_mode=1 or spatial=0")
+    gamma, shift, mean, variance = (as_tensor(op.array(index)) for index in (1, 2, 3, 4))
+    if len(x.shape) - 2 not in BATCH_NORMS:
+        raise op.refuse(f"an input of shape {x.shape}")
+    layer = BATCH_NORMS[len(x.shape) - 2](len(gamma), eps=op.attr("epsilon", 1e-5), dtype=gamma.dtype)
+    layer.weight, layer.bias = nn.Parameter(gamma), nn.Parameter(shift)
+    layer.running_mean, layer.running_var = mean, variance
+    return builder.as_images(x, lambda images: builder.module(layer, images))
+
+
+@handles("InstanceNormalization")
+def instance_norm(builder: Builder, op: Operator) -> Value:
+    x, gamma, shift = op.activation(), as_tensor(op.array(1)), as_tensor(op.array(2))
+    if len(x.shape) - 2 not in INSTANCE_NORMS:
+        raise op.refuse(f"an input of shape {x.shape}")
+    layer = INSTANCE_NORMS[len(x.shape) - 2](len(gamma), eps=op.attr("epsilon", 1e-5), affine=True)
+    layer.weight, layer.bias = nn.Parameter(gamma), nn.Parameter(shift)
+    return builder.as_images(x, lambda images: builder.module(layer, images))
+
+
+@handles("LayerNormalization")
+def layer_norm(builder: Builder, op: Operator) -> Value:
+    x, gamma, shift = op.activation(), op.array(1), op.optional_array(2)
+    axis = normal_axis(op.attr("axis", -1), len(x.shape))
+    x, _ = builder.axes(x, [axis])
+    normalized = x.shape[axis:]
+    layer = nn.LayerNorm(normalized, eps=op.attr("epsilon", 1e-5), bias=shift is not None)
+    layer.weight = nn.Parameter(as_tensor(np.broadcast_to(gamma, normalized)))
+    if shift is not None:
+        layer.bias = nn.Parameter(as_tensor(np.broadcast_to(shift, normalized)))
+    return builder.module(layer, x)
+
+
+def _spatial_dims(op: Operator, x: Activation, weight: Array) -> int:
+    dims = weight.ndim - 2
+    if dims not in CONVOLUTIONS or len(x.shape) != weight.ndim:
+        raise op.refuse(f"an input of shape {x.shape} and a weight of shape {weight.shape}")
+    return dims
+
+
+def _window(op: Operator, dims: int) -> tuple[list[int], list[int], int]:
+    strides = [int(n) for n in op.attr("strides", [1] * dims)]
+    dilations = [int(n) for n in op.attr("dilations", [1] * dims)]
+    return strides, dilations, int(op.attr("group", 1))
+
+
+def _set_weights(layer: nn.Module, weight: Array, bias: Array | None) -> None:
+    layer.weight = nn.Parameter(as_tensor(weight))
+    if bias is not None:
+        layer.bias = nn.Parameter(as_tensor(bias))
+
+
+def _transposed_pads(
+    op: Operator,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    extra: Sequence[int],
+) -> Pads:
+    """What ConvTranspose crops from each side of its full output."""
+    mode = op.attr("auto_pad", "NOTSET")
+    wanted = op.attr("output_shape", None)
+    if wanted is None and mode in ("NOTSET", "VALID"):
+        return window_pads(op, sizes, kernel, strides, dilations)
+    wanted = [int(n) for n in wanted] if wanted is not None else [n * s for n, s in zip(sizes, strides, strict=True)]
+    pads = []
+    for axis, size in enumerate(wanted[-len(sizes) :]):
+        full = strides[axis] * (sizes[axis] - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        total = full - size
+        begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
+        pads.append((begin, total - begin))
+    return pads

@@ -1,0 +1,283 @@
+"""`load_problem`: a network file and a property file, or one `.rlv`, as a Problem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rarely.core.errors import FormatError, InputError
+from rarely.core.input_model import Shape, leading
+from rarely.core.problem import Problem
+from rarely.core.properties import LinearConstraint, Property, Within
+from rarely.core.rng import Rng
+from rarely.inputs import Box, InputModel, Mixture, TruncatedGaussian, adapt
+from rarely.io.formats.rlv import read_rlv
+from rarely.io.formats.specification import Case, Polytope, Specification
+from rarely.io.formats.vnnlib import read_vnnlib
+from rarely.io.networks import import_object, load_network
+
+_SMALLEST_SHARE = 1e-4  # of a box that linear constraints on the inputs may leave
+_TRIALS = 1_000_000  # draws spent on finding that share
+_ENOUGH = 100  # accepted draws that give the share to ten per cent
+_BLOCK = 4_000_000  # numbers drawn at once in rejection
+
+MakeInputs = Callable[[Tensor, Tensor], InputModel]
+
+
+def load_problem(
+    path: str | Path,
+    property: str | Path | None = None,
+    *,
+    input_model: str | None = None,
+    architecture: str | None = None,
+    trust_pickle: bool = False,
+    name: str = "",
+) -> Problem:
+    """The problem of a network file with a `.vnnlib` file, or of one `.rlv` file that holds both.
+
+    `input_model` says how inputs fall in the property's box: None for uniform; "gaussian:SIGMA" for a normal law of
+    standard deviation SIGMA, in units of the network's inputs, centred in the box and truncated to it;
+    "module:attribute" for a Python object, either an input model or a function (low, high) -> input model.
+    `architecture` and `trust_pickle` are those of `load_network`. Problems of one network file share the network, so
+    that a list of them runs as one batch.
+    """
+    network, specification = load_pair(path, property, architecture=architecture, trust_pickle=trust_pickle)
+    return problem_from(network, specification, input_model=input_model, name=name)
+
+
+def load_pair(
+    path: str | Path,
+    property: str | Path | None = None,
+    *,
+    architecture: str | None = None,
+    trust_pickle: bool = False,
+) -> tuple[Any, Specification]:
+    """The network and what its property file says."""
+    if is_rlv(path):
+        if property is not None:
+            raise InputError(f"{path} holds its own property; leave {property} away")
+        both = read_rlv(path)
+        return both.network, both.specification
+    if property is None:
+        raise InputError(f"{path} needs a property file (.vnnlib) beside it; only .rlv files hold both")
+    specification = read_vnnlib(property)
+    file = Path(path)
+    changed = file.stat().st_mtime_ns if file.is_file() else 0
+    where = str(file.resolve()) if file.is_file() else str(path)
+    return _shared_network(where, changed, architecture, trust_pickle), specification
+
+
+def is_rlv(path: str | Path) -> bool:
+    return str(path).lower().endswith((".rlv", ".rlv.gz"))
+
+
+@lru_cache(maxsize=16)
+def _shared_network(path: str, _changed: int, architecture: str | None, trust_pickle: bool) -> Any:
+    return load_network(path, architecture=architecture, trust_pickle=trust_pickle)
+
+
+def problem_from(
+    network: Any, specification: Specification, *, input_model: str | None = None, name: str = ""
+) -> Problem:
+    """The problem that a specification poses for a network: uniform inputs in its regions unless told otherwise."""
+    shape = _fitting_shape(network, specification)
+    make = _input_model(input_model)
+    regions = [_region(case, shape, make, specification.source) for case in specification.cases]
+    inputs = regions[0].model if len(regions) == 1 else _mixture(regions)
+    return Problem(network, _property(specification.cases, regions, _dtype(network)), inputs, name)
+
+
+def _dtype(network: Any) -> torch.dtype:
+    parameters = network.parameters() if isinstance(network, torch.nn.Module) else ()
+    return next((p.dtype for p in parameters if p.is_floating_point()), torch.float32)
+
+
+def _fitting_shape(network: Any, specification: Specification) -> Shape:
+    """The shape of one input, after checking that the files speak of the same network."""
+    found: dict[str, Shape | None] = {}
+    for side, declared in (("input", specification.n_inputs), ("output", specification.n_outputs)):
+        shape = getattr(network, f"{side}_shape", None)
+        found[side] = None if shape is None else tuple(shape)
+        if shape is not None and math.prod(shape) != declared:
+            raise FormatError(
+                specification.source,
+                f"it speaks of {declared} {side}s, but the network has {math.prod(shape)} (shape {tuple(shape)})",
+            )
+    return found["input"] or (specification.n_inputs,)
+
+
+def _input_model(text: str | None) -> MakeInputs:
+    if text is None or text == "uniform":
+        return Box
+    kind, _, value = text.partition(":")
+    if kind == "gaussian":
+        try:
+            sigma = float(value)
+        except ValueError:
+            sigma = math.nan
+        if not 0 < sigma < math.inf:
+            raise InputError(f"input model {text!r}: SIGMA must be a positive number, as in gaussian:0.1")
+        return lambda low, high: TruncatedGaussian(0.5 * (low + high), sigma, low, high)
+    if not value:
+        raise InputError(f"input model {text!r} is none of uniform, gaussian:SIGMA and module:attribute")
+    target = import_object(text)
+    if hasattr(target, "sample") and not isinstance(target, type):
+        return lambda low, high: adapt(target)
+    if not callable(target):
+        raise InputError(f"{text} is {type(target).__name__}, not an input model or a function of (low, high)")
+    return lambda low, high: adapt(target(low, high))
+
+
+@dataclass(frozen=True)
+class _Region:
+    """The inputs of one case."""
+
+    model: InputModel
+    low: Tensor  # (*event)
+    high: Tensor
+    log_volume: float  # of what the model's density is uniform over, or its normalising constant; NaN when unknown
+    share: float  # of the box that linear constraints leave
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the model never leaves the box, so that the property need not ask."""
+        support = self.model.support
+        return support is not None and bool((support[0] >= self.low).all() and (support[1] <= self.high).all())
+
+
+def _region(case: Case, shape: Shape, make: MakeInputs, source: str) -> _Region:
+    low, high = (torch.from_numpy(bound).reshape(shape) for bound in (case.low, case.high))
+    model = make(low, high)
+    if tuple(model.event_shape) != shape:
+        raise InputError(f"the input model has shape {tuple(model.event_shape)}, the network takes {shape}")
+    share = 1.0
+    if case.input_constraints is not None:
+        model = Constrained.to(model, case.input_constraints, source)
+        share = float(model.share)
+    return _Region(model, low, high, _log_volume(model) + math.log(share), share)
+
+
+def _log_volume(model: InputModel) -> float:
+    base = model.base if isinstance(model, Constrained) else model
+    if isinstance(base, Box):
+        width = base.high - base.low
+        return float(torch.log(width[width > 0]).sum())
+    if isinstance(base, TruncatedGaussian):  # centred in its box
+        free = base.high > base.low
+        half = (0.5 * (base.high - base.low) / base.std)[free]
+        return float(torch.log(base.std[free] * math.sqrt(2 * math.pi) * torch.erf(half / math.sqrt(2))).sum())
+    return math.nan
+
+
+def _mixture(regions: Sequence[_Region]) -> InputModel:
+    """Regions weighted by their volume, or equally where volumes say nothing: see `_weights`."""
+    volumes = [region.log_volume for region in regions]
+    known = not any(map(math.isnan, volumes))
+    return Mixture([region.model for region in regions], _weights(regions), volumes if known else None)
+
+
+def _weights(regions: Sequence[_Region]) -> list[float]:
+    """Relative volumes. A region that is flat where another is not would get weight 0 and never be looked at."""
+    widths = [(region.high - region.low) for region in regions]
+    if any(bool(((width > 0) != (widths[0] > 0)).any()) for width in widths):
+        return [1.0] * len(regions)
+    volumes = [
+        float(torch.log(width[width > 0]).sum()) + math.log(region.share)
+        for width, region in zip(widths, regions, strict=True)
+    ]
+    weights = [math.exp(volume - max(volumes)) for volume in volumes]
+    return weights if min(weights) > 1e-30 else [1.0] * len(regions)
+
+
+def _property(cases: Sequence[Case], regions: Sequence[_Region], dtype: torch.dtype) -> Property:
+    outputs = [
+        LinearConstraint.any_of(
+            [(torch.tensor(p.A, dtype=dtype), torch.tensor(p.b, dtype=dtype)) for p in case.outputs]
+        )
+        for case in cases
+    ]
+    same = all(_equal(case.outputs, cases[0].outputs) for case in cases)
+    if same and all(region.bounded for region in regions):
+        return outputs[0]
+    whole: Property | None = None
+    for region, bad in zip(regions, outputs, strict=True):
+        part = Within(region.low, region.high) & bad
+        whole = part if whole is None else whole | part  # type: ignore[operator]
+    assert whole is not None
+    return whole
+
+
+def _equal(left: Sequence[Polytope], right: Sequence[Polytope]) -> bool:
+    return len(left) == len(right) and all(
+        np.array_equal(p.A, q.A) and np.array_equal(p.b, q.b) for p, q in zip(left, right, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """An input model conditioned on A x <= b, sampled by rejection. It has no map from normals."""
+
+    base: InputModel
+    A: Tensor  # (m, d) over the flattened input
+    b: Tensor  # (m,)
+    share: Tensor  # () of the base's draws that meet the constraints
+    center: Tensor  # (*event) a draw that does
+    event_shape: Shape
+    normal_dim: None = None
+
+    @classmethod
+    def to(cls, base: InputModel, constraints: Polytope, source: str) -> Constrained:
+        A, b = torch.from_numpy(constraints.A), torch.from_numpy(constraints.b)
+        rng, drawn, accepted, center = Rng(0), 0, 0, None
+        block = max(1, min(_TRIALS // 10, _BLOCK // max(1, math.prod(base.event_shape))))
+        while drawn < _TRIALS and accepted < _ENOUGH:
+            x = base.sample(block, rng)
+            good = x[_meets(x, A, b, len(base.event_shape))]
+            drawn, accepted = drawn + block, accepted + len(good)
+            center = good[0] if center is None and len(good) else center
+        if center is None or accepted < _SMALLEST_SHARE * drawn:
+            raise InputError(
+                f"{source}: its linear constraints on the inputs leave {accepted} of {drawn:,} points of the box, too "
+                f"few to sample ({_SMALLEST_SHARE:g} of the box is needed); give tighter bounds on single inputs"
+            )
+        return cls(base, A, b, torch.tensor(accepted / drawn, dtype=torch.float64), center, tuple(base.event_shape))
+
+    @property
+    def support(self) -> tuple[Tensor, Tensor] | None:
+        return self.base.support
+
+    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+        *rows, n = leading(shape)
+        count, size = math.prod(rows), math.prod(self.event_shape)
+        block = int(min(max(n, 1.2 * n / float(self.share.min())), max(n, _BLOCK / (count * size)))) + 1
+        kept: list[list[Tensor]] = [[] for _ in range(count)]
+        missing = [n] * count
+        while any(missing):
+            x = self.base.sample((*rows, block), rng)
+            ok = _meets(x, self.A, self.b, len(self.event_shape)).reshape(count, block)
+            for row, (points, good) in enumerate(zip(x.reshape(count, block, *self.event_shape), ok, strict=True)):
+                if missing[row]:
+                    kept[row].append(points[good][: missing[row]])
+                    missing[row] -= len(kept[row][-1])
+        return torch.stack([torch.cat(pieces) for pieces in kept]).reshape(*rows, n, *self.event_shape)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        density = self.base.log_density(x)
+        return torch.where(_meets(x, self.A, self.b, len(self.event_shape)), density, -torch.inf)
+
+    def from_normal(self, z: Tensor) -> Tensor:
+        raise InputError("inputs under linear constraints have no map from normals; use the kernel random-walk")
+
+
+def _meets(x: Tensor, A: Tensor, b: Tensor, event_dims: int) -> Tensor:
+    """Whether (..., *event) meets A x <= b, for one problem (m, d) or stacked (B, 1, m, d)."""
+    flat = x.flatten(x.ndim - event_dims).to(A.dtype).unsqueeze(-2)
+    return ((flat * A).sum(-1) <= b).all(-1)

@@ -1,0 +1,246 @@
+"""Adaptive multi-level splitting: Algorithm 1 of Webb et al. (2019), and its relatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rarely.core.errors import InputError
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
+from rarely.kernels import PCN, Kernel, RandomWalk, State
+from rarely.methods.base import MAX_WITNESSES, Budget, Progress, Run, check_finite
+from rarely.methods.islands import Island, combine
+from rarely.methods.moves import Moved, chains, move
+from rarely.methods.walk import Walk
+from rarely.questions.result import Witnesses
+from rarely.stats.levels import Selection, ancestors, select
+
+LOG_FLOOR = math.log(1e-100)
+_PATIENCE = 5  # levels in a row without progress before a population counts as stalled (the paper's rule)
+
+_MIN_STEPS = 2  # of steps="auto"
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """Splitting on the event score >= 0 through levels that a fraction `quantile` of the particles exceeds.
+
+    `islands` independent populations of `particles` each are run side by side and averaged, which keeps the estimate
+    unbiased and gives an interval that assumes nothing about the correlation inside a population. `islands=1`,
+    `kernel=RandomWalk()`, `rule="paper"`, `steps=1000`, `particles=10000` is the paper's setting.
+
+    keep="last": every particle moves `steps` times and its last state is used (the paper). keep="all": only the
+    survivors move, and every state of their chains is used (subset simulation; Au and Beck 2001, Dau and Chopin 2022);
+    `steps` then thins the chains. resample="killed": survivors stay where they are and only clones that replace killed
+    particles move (Guyader et al. 2011); with quantile = 1 - 1/N this is the last-particle algorithm.
+    """
+
+    particles: int = 1000
+    quantile: float = 0.1
+    steps: int | Literal["auto"] = "auto"
+    kernel: Kernel | None = None  # None: pCN where the input model maps from normals, else the paper's random walk
+    log_p_min: float = LOG_FLOOR
+    islands: int = 8
+    rule: Literal["strict", "paper"] = "strict"
+    keep: Literal["last", "all"] = "last"
+    resample: Literal["all", "killed"] = "all"
+    max_steps: int = 200  # cap for steps="auto"
+
+    def __post_init__(self) -> None:
+        if self.particles < 2:
+            raise InputError(f"particles must be at least 2, got {self.particles}")
+        if not 0 < self.quantile < 1:
+            raise InputError(f"quantile must lie strictly between 0 and 1, got {self.quantile}")
+        if math.floor(self.quantile * self.particles) < 1:
+            raise InputError(f"quantile {self.quantile} of {self.particles} particles leaves nobody; raise either")
+        if self.steps != "auto" and self.steps < 1:
+            raise InputError(f"steps must be at least 1 or 'auto', got {self.steps}")
+        if not self.log_p_min < 0:
+            raise InputError(f"log_p_min is a natural logarithm and must be negative, got {self.log_p_min}")
+        if self.islands < 1:
+            raise InputError(f"islands must be at least 1, got {self.islands}")
+        for name, allowed in (
+            ("rule", ("strict", "paper")),
+            ("keep", ("last", "all")),
+            ("resample", ("all", "killed")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.keep == "all" and self.resample == "killed":
+            raise InputError("keep='all' moves survivors, resample='killed' leaves them in place; choose one")
+
+    @classmethod
+    def last_particle(
+        cls, particles: int = 100, islands: int = 32, steps: int = 20, kernel: Kernel | None = None
+    ) -> Splitting:
+        """Kill one particle at a time (Guyader, Hengartner and Matzner-Lober 2011), many small populations at once."""
+        quantile = 1 - 1 / particles
+        return cls(particles, quantile + 1e-9, steps, kernel, islands=islands, resample="killed")
+
+    def run(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
+        runs = yield from self.populations(batch, rng, budget)
+        return [combine(batch, row, islands, confidence, budget) for row, islands in enumerate(runs)]
+
+    def populations(self, batch: Batch, rng: Rng, budget: Budget) -> Generator[Progress, None, list[list[Island]]]:
+        """Run the islands of every problem; `combine` makes estimates of them."""
+        kernel = self.kernel or (RandomWalk() if batch.inputs.normal_dim is None else PCN())
+        if kernel.space == "normal" and batch.inputs.normal_dim is None:
+            raise InputError(
+                f"{type(kernel).__name__} works on standard normals, and this input model has no from_normal; "
+                "use RandomWalk, or give the input model a from_normal"
+            )
+        return (yield from _Populations(self, kernel, batch, rng, budget).run())
+
+
+@dataclass
+class _Populations:
+    """The populations of one run: row r of the tensors is island r % islands of problem r // islands."""
+
+    settings: Splitting
+    kernel: Kernel
+    batch: Batch
+    rng: Rng
+    budget: Budget
+    islands: list[list[Island]] = field(default_factory=list)
+
+    def run(self) -> Generator[Progress, None, list[list[Island]]]:
+        s, b = self.settings, len(self.batch)
+        length = max(2, round(1 / s.quantile))
+        n = s.particles // length * length if s.keep == "all" else s.particles
+        self.islands = [[Island(drawn=n) for _ in range(s.islands)] for _ in range(b)]
+        quantile = 1 / length if s.keep == "all" else s.quantile
+        rows = torch.arange(b).repeat_interleave(s.islands)  # problem of each population still running
+        slots = torch.arange(s.islands).repeat(b)
+        part = self.batch.take(rows)
+        if self.budget.left(int(self.batch.counter.calls()[self.batch.rows].max())) < n * s.islands * self.kernel.cost:
+            self.islands = [[Island(ended="budget") for _ in range(s.islands)] for _ in range(b)]
+            return self.islands
+        walk = self._walk(part)
+        state = self.kernel.init(part, n, self.rng)
+        for i, j, hits in zip(rows.tolist(), slots.tolist(), (state.score >= 0).sum(1).tolist(), strict=True):
+            self.islands[i][j].hits = hits
+        level = state.score.new_full((len(rows),), -torch.inf)
+        while True:
+            check_finite(state.score)
+            choice = select(state.score, quantile, s.rule == "paper")
+            ended = self._record(part, rows, slots, state, choice, level)
+            level = torch.maximum(level, choice.level)
+            yield self._progress(level, rows, ended)
+            going = (~ended).nonzero().squeeze(1)
+            if len(going) == 0:
+                return self.islands
+            if len(going) < len(rows):
+                rows, slots = rows[going], slots[going]
+                index = going.to(level.device)
+                part, state, level = self.batch.take(rows), state.rows(index), level[index]
+                walk = self._walk(part)
+                choice = Selection(*(getattr(choice, f)[index] for f in choice.__dataclass_fields__))
+            cap = self._cap(rows, n, int(choice.survivors.min()))
+            moved = self._advance(walk, state, choice, level, n, length, cap)
+            state = moved.state
+            history = zip(moved.acceptance.tolist(), moved.correlation.tolist(), strict=True)
+            for i, j, (acceptance, left) in zip(rows.tolist(), slots.tolist(), history, strict=True):
+                self.islands[i][j].moved(acceptance, left, moved.steps)
+
+    def _walk(self, part: Batch) -> Walk:
+        return Walk(self.kernel, part, self.settings.rule == "strict", self.rng)
+
+    def _advance(
+        self, walk: Walk, state: State, choice: Selection, level: Tensor, n: int, length: int, cap: int
+    ) -> Moved:
+        s = self.settings
+        steps = None if s.steps == "auto" else s.steps
+        if s.keep == "all":
+            start = state.clone(ancestors(choice, n // length, self.rng, multinomial=False))
+            return chains(walk, start, level, length, steps or 1)
+        if s.resample == "all":
+            start = state.clone(ancestors(choice, n, self.rng, multinomial=s.rule == "paper"))
+            return move(walk, start, level, steps, cap)
+        return self._replace_killed(walk, state, choice, level, n, steps, cap)
+
+    def _replace_killed(
+        self, walk: Walk, state: State, choice: Selection, level: Tensor, n: int, steps: int | None, cap: int
+    ) -> Moved:
+        """Survivors stay; the others become clones of random survivors and move."""
+        order = state.score.argsort(dim=1, descending=True)
+        fewest = int(choice.survivors.min())
+        clones = state.clone(ancestors(choice, n - fewest, self.rng, multinomial=True))
+        moved = move(walk, clones, level, steps, cap)
+        # Rows differ in their survivors only by ties: a row with more of them keeps them and uses fewer clones.
+        rank = torch.arange(fewest, n, device=order.device)
+        replaced = rank >= choice.survivors.unsqueeze(1)
+        tail = replace(state.clone(order[:, fewest:]), scale=moved.state.scale).accept(moved.state, replaced)
+        joined = State.join([state.clone(order[:, :fewest]), tail])
+        return Moved(joined, moved.acceptance, moved.correlation, moved.steps)
+
+    def _record(
+        self, part: Batch, rows: Tensor, slots: Tensor, state: State, choice: Selection, previous: Tensor
+    ) -> Tensor:
+        """Write the level into every island's history; say which populations end here, (R,) on the CPU."""
+        finished, plateau = choice.finished.tolist(), choice.plateau.tolist()
+        paper = self.settings.rule == "paper"
+        risen = ((choice.level > previous) | (not paper)).tolist()  # above a strict level everybody has risen
+        levels, increments, counts = choice.level.tolist(), choice.log_increment.tolist(), choice.survivors.tolist()
+        n, least = state.score.shape[1], _MIN_STEPS if self.settings.steps == "auto" else self.settings.steps
+        spent = self.batch.counter.calls()[self.batch.rows[rows]].tolist()
+        fewest = min((c for c, f, p in zip(counts, finished, plateau, strict=True) if not (f or p)), default=0)
+        late, reserve = self.budget.late, least * self._cost_of_step(n, fewest)
+        arrived = iter(self._arrivals(part, state, choice.finished.nonzero().squeeze(1)))
+        ended = []
+        for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
+            island = self.islands[i][j]
+            if finished[r]:
+                island.finish(increments[r], counts[r], n, *next(arrived))
+            elif plateau[r] or not risen[r]:
+                island.wait(_PATIENCE if paper else 1)
+            else:
+                island.climb(levels[r], increments[r], counts[r], n)
+                if island.log_prob < self.settings.log_p_min:
+                    island.ended = "floor"
+            if island.ended is None and (late or self.budget.left(spent[r]) < reserve):
+                island.ended = "budget"
+            ended.append(island.ended is not None)
+        return torch.tensor(ended)
+
+    def _arrivals(self, part: Batch, state: State, rows: Tensor) -> Iterator[tuple[Tensor, Witnesses]]:
+        """For each population at `rows`: its violating particles, and the best of them as witnesses, on the CPU."""
+        if len(rows) == 0:
+            return
+        score, position = state.score[rows], state.position[rows]
+        hit = score >= 0
+        counts = hit.sum(1).tolist()
+        best, order = score.topk(min(MAX_WITNESSES, max(counts)), dim=1)
+        x = position[torch.arange(len(rows), device=rows.device).unsqueeze(1), order]
+        if self.kernel.space == "normal":
+            with torch.no_grad():
+                x = part.take(rows).inputs.from_normal(x)
+        x, best = x.cpu(), best.cpu()
+        for r, (count, survivors) in enumerate(zip(counts, torch.split(position[hit], counts), strict=True)):
+            # Copies: a slice would keep the whole stack of all populations alive.
+            yield survivors.clone(), Witnesses(x[r, :count].clone(), best[r, :count].clone())
+
+    def _cost_of_step(self, n: int, survivors: int) -> int:
+        """Calls that one step of all islands of one problem takes at most, when no island has fewer survivors."""
+        s = self.settings
+        moving = n if s.resample == "all" else max(1, n - survivors)
+        return moving * s.islands * self.kernel.cost
+
+    def _cap(self, rows: Tensor, n: int, survivors: int) -> int:
+        """Steps that every problem still running can pay for, up to `max_steps`."""
+        calls = self.batch.counter.calls()[self.batch.rows[rows]]
+        left = self.budget.left(int(calls.max()))
+        return int(min(self.settings.max_steps, left // self._cost_of_step(n, survivors)))
+
+    def _progress(self, level: Tensor, rows: Tensor, ended: Tensor) -> Progress:
+        running = torch.tensor([sum(i.log_prob for i in group) / len(group) for group in self.islands])
+        lowest = torch.zeros(len(self.batch))
+        lowest.scatter_reduce_(0, rows, level.float().cpu(), "amin")
+        active = len(set(rows[~ended].tolist()))
+        calls = int(self.batch.counter.calls()[self.batch.rows].sum())
+        return Progress("splitting", lowest.clamp_max(0.0), running, active, calls)

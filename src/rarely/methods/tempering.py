@@ -1,0 +1,241 @@
+"""Line integrated out, the rest tempered: SMC over phi(z) P(Z > t(z))^b on the complement of a direction.
+
+The state is z orthogonal to alpha. With t(z) the entry of its line into the violating region, h(z) = log P(Z > t(z)) is
+the log-probability left on that line, and p is the mean of exp(h) over normal z. h varies by a few nats where log p
+varies by forty, so a few temperatures b from 0 to 1 do. Every state of the chains is used (Dau and Chopin 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.special import log_ndtr
+
+from rarely.core.problem import Batch
+from rarely.core.rng import Rng
+from rarely.methods.base import Budget
+from rarely.methods.roots import find_roots
+from rarely.stats.normal import LOG_SQRT_2PI
+
+_ESS = 0.4  # effective share of particles that a change of temperature leaves
+_TARGET = 0.57  # acceptance of Langevin moves
+_CAP = 30.0  # longest drift, in units of the noise
+_MAX_TEMPERATURES = 60
+ROOT_CALLS = 8  # calls that finding a root is taken to cost at most, on average, when a budget is planned
+
+
+@dataclass(frozen=True)
+class Lines:
+    """R populations, each of lines along its own direction, cut to its own cell.
+
+    A cell is where direction alpha claims z before its rivals: (alpha - rival) . z >= offset for each. Along alpha this
+    starts at one t, so cells split an event with several directions into disjoint pieces at no cost.
+    """
+
+    batch: Batch
+    alpha: Tensor  # (R, d)
+    distance: Tensor  # (R,)
+    rivals: Tensor  # (R, C, d), zero rows pad
+    offsets: Tensor  # (R, C), -inf pads
+
+    def take(self, index: Tensor) -> Lines:
+        i = index.to(self.alpha.device)
+        parts = (self.alpha[i], self.distance[i], self.rivals[i], self.offsets[i])
+        return Lines(self.batch.take(index), *parts)
+
+    def complement(self, v: Tensor) -> Tensor:
+        """v (R, N, d) without its part along alpha."""
+        return v - (v @ self.alpha.unsqueeze(-1)) * self.alpha.unsqueeze(1)
+
+    def cell_entry(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Where each line enters the cell, (R, N), and the rival that decides it."""
+        ahead = self.alpha.unsqueeze(1) - self.rivals  # (R, C, d)
+        speed = (ahead * self.alpha.unsqueeze(1)).sum(-1).clamp_min(1e-6)  # (R, C)
+        entries = (self.offsets.unsqueeze(1) - z @ ahead.mT) / speed.unsqueeze(1)
+        worst, which = entries.max(-1)
+        return worst, which
+
+
+@dataclass(frozen=True)
+class Particles:
+    z: Tensor  # (R, N, d)
+    t: Tensor  # (R, N) entry into the region, after the cell's
+    h: Tensor  # (R, N) float64
+    slope: Tensor  # (R, N) of the score along alpha at the entry
+    drift: Tensor | None  # (R, N, d) gradient of h
+
+    def gather(self, index: Tensor) -> Particles:
+        wide = index.unsqueeze(-1).expand(-1, -1, self.z.shape[-1])
+        drift = None if self.drift is None else self.drift.gather(1, wide)
+        t, h, slope = (value.gather(1, index) for value in (self.t, self.h, self.slope))
+        return Particles(self.z.gather(1, wide), t, h, slope, drift)
+
+    def rows(self, index: Tensor) -> Particles:
+        drift = None if self.drift is None else self.drift[index]
+        return Particles(self.z[index], self.t[index], self.h[index], self.slope[index], drift)
+
+    def where(self, ok: Tensor, other: Particles) -> Particles:
+        wide = ok.unsqueeze(-1)
+        assert self.drift is not None
+        assert other.drift is not None
+        pairs = ((self.t, other.t), (self.h, other.h), (self.slope, other.slope))
+        t, h, slope = (torch.where(ok, mine, theirs) for mine, theirs in pairs)
+        drift = torch.where(wide, self.drift, other.drift)
+        return Particles(torch.where(wide, self.z, other.z), t, h, slope, drift)
+
+
+@dataclass(frozen=True)
+class Tempered:
+    log_prob: Tensor  # (R,) float64
+    temperatures: Tensor  # (R,)
+    acceptance: Tensor  # (R,) mean over moves, nan when none were needed
+    alive: Tensor  # (R,) share of the first lines that reach the region
+    last: Particles  # particles of each population at b = 1, drawn by weight
+
+
+def evaluate(lines: Lines, z: Tensor, guess: Tensor, slope: Tensor) -> Particles:
+    t = find_roots(lines.batch, z, lines.alpha, guess, slope)
+    entry, _ = lines.cell_entry(z)
+    t = torch.maximum(t, entry)
+    return Particles(z, t, log_ndtr(-t.double()), slope, None)
+
+
+def with_drift(lines: Lines, particles: Particles) -> Particles:
+    """Add the gradient of h: hazard(t) times minus the gradient of t, by implicit differentiation at the entry."""
+    finite = torch.isfinite(particles.t)
+    t = torch.where(finite, particles.t, torch.zeros_like(particles.t))
+    _, g = lines.batch.gradient_normal(particles.z + t.unsqueeze(-1) * lines.alpha.unsqueeze(1))
+    entry, which = lines.cell_entry(particles.z)
+    rival = lines.rivals.gather(1, which.unsqueeze(-1).expand(-1, -1, g.shape[-1]))
+    g = torch.where((entry >= t).unsqueeze(-1), lines.alpha.unsqueeze(1) - rival, g)
+    along = (g @ lines.alpha.unsqueeze(-1)).squeeze(-1)
+    hazard = torch.exp(-0.5 * t.double() ** 2 - LOG_SQRT_2PI - log_ndtr(-t.double())).to(t.dtype)
+    drift = (hazard / along.clamp_min(1e-6)).unsqueeze(-1) * lines.complement(g)
+    drift = drift * (_CAP / drift.norm(dim=-1, keepdim=True).clamp_min(1e-9)).clamp(max=1.0)
+    drift = torch.where((finite & (along > 0)).unsqueeze(-1), drift, torch.zeros_like(drift))
+    return replace(particles, slope=torch.where(along > 0, along, particles.slope), drift=drift)
+
+
+def temper(lines: Lines, chains: int, length: int, rng: Rng, budget: Budget | None = None) -> Tempered:
+    """log P of the event on each population's cell, from `chains` chains of `length` states per temperature.
+
+    With a budget, populations of a problem that cannot pay for the next temperature end at -inf.
+    """
+    r, d, n = len(lines.batch), lines.alpha.shape[-1], chains * length
+    z = lines.complement(rng.normal((r, n, d), lines.alpha.dtype))
+    guess = lines.distance.clamp_max(15.0).unsqueeze(1).expand(r, n)
+    cloud = evaluate(lines, z, guess, _first_slope(lines).expand(r, n))
+    alive = torch.isfinite(cloud.h).double().mean(1).cpu()
+    log_prob, b = torch.zeros(r, dtype=torch.float64), torch.zeros(r, 1, dtype=torch.float64, device=z.device)
+    count, moved, tried = torch.zeros(r), torch.zeros(r), torch.zeros(r)
+    step = z.new_full((r, 1, 1), 1.0)
+    active = torch.arange(r)
+    finals: list[Particles | None] = [None] * r
+    for _ in range(_MAX_TEMPERATURES):
+        following = _next_temperature(cloud.h, b)
+        log_w = (following - b) * cloud.h
+        log_w = torch.where(torch.isfinite(cloud.h), log_w, -torch.inf)
+        log_prob[active] += (torch.logsumexp(log_w, 1) - math.log(n)).cpu()
+        count[active] += 1
+        start = cloud.gather(_systematic(log_w, chains, rng))
+        dead = torch.isneginf(log_prob[active])
+        arrived = (following.squeeze(1) >= 1).cpu() | dead
+        broke = ~arrived & _broke(lines.batch, ~arrived, chains * (length - 1) * (ROOT_CALLS + 3), budget)
+        log_prob[active[broke]] = -torch.inf
+        done = arrived | broke
+        for j in done.nonzero().squeeze(1).tolist():
+            finals[int(active[j])] = start.rows(torch.tensor([j], device=z.device))
+        going = (~done).nonzero().squeeze(1)
+        if len(going) == 0:
+            break
+        index = going.to(z.device)
+        lines, active = (lines.take(going) if len(going) < len(active) else lines), active[going]
+        start, b, step = start.rows(index), following[index], step[index]
+        cloud, step, accepted = _chains(lines, start, b, step, length, rng)
+        moved[active] += accepted.sum(1).cpu()
+        tried[active] += chains * (length - 1)
+    else:
+        log_prob[active] = -torch.inf  # the temperature never reached 1: nothing can be said
+    last = [f for f in finals if f is not None]
+    z, t, h, slope = (torch.cat([getattr(f, name) for f in last]) for name in ("z", "t", "h", "slope"))
+    whole = Particles(z, t, h, slope, None)
+    return Tempered(log_prob, count, moved / tried, alive, whole)
+
+
+def _broke(batch: Batch, going: Tensor, calls: int, budget: Budget | None) -> Tensor:
+    """Populations whose problem cannot pay `calls` for each of its populations still going, (R,)."""
+    if budget is None or budget.max_evaluations is None:
+        return torch.zeros_like(going)
+    need = torch.zeros_like(batch.counter.evaluations).index_add_(0, batch.rows, calls * going.long())
+    return (need > budget.max_evaluations - batch.counter.calls())[batch.rows]
+
+
+def _chains(
+    lines: Lines, start: Particles, b: Tensor, step: Tensor, length: int, rng: Rng
+) -> tuple[Particles, Tensor, Tensor]:
+    """Infinity-MALA on the complement (Cotter et al. 2013, eq. 4.10): every state of every chain."""
+    current = with_drift(lines, start) if start.drift is None else start
+    states, total = [current], torch.zeros_like(start.t)
+    beta = b.to(start.z.dtype).unsqueeze(-1)
+    for _ in range(length - 1):
+        assert current.drift is not None
+        rho = (1 - step / 4) / (1 + step / 4)
+        spread = torch.sqrt(1 - rho * rho)
+        shift = 0.5 * torch.sqrt(step) * beta * current.drift
+        noise = lines.complement(rng.normal(current.z.shape, current.z.dtype)) + shift
+        z = lines.complement(rho * current.z + spread * noise)
+        ahead = torch.where(torch.isfinite(current.t), current.t, lines.distance.unsqueeze(1))
+        proposal = with_drift(lines, evaluate(lines, z, _predict(current, z, ahead), current.slope))
+        assert proposal.drift is not None
+        back, back_noise = 0.5 * torch.sqrt(step) * beta * proposal.drift, (current.z - rho * z) / spread
+        tilt = (back * back_noise).sum(-1) - 0.5 * (back * back).sum(-1)
+        tilt = tilt - (shift * noise).sum(-1) + 0.5 * (shift * shift).sum(-1)
+        log_ratio = torch.nan_to_num(b * (proposal.h - current.h), nan=-torch.inf) + tilt.double()
+        ok = torch.log(rng.uniform(tilt.shape, torch.float64)) < log_ratio
+        current = proposal.where(ok, current)
+        states.append(current)
+        total = total + ok
+        rate = ok.to(step.dtype).mean(1).reshape(-1, 1, 1)
+        step = (step * torch.exp(0.6 * (rate - _TARGET))).clamp(1e-3, 3.9)
+    joined = [torch.cat([getattr(s, name) for s in states], 1) for name in ("z", "t", "h", "slope", "drift")]
+    return Particles(*joined), step, total
+
+
+def _predict(current: Particles, z: Tensor, ahead: Tensor) -> Tensor:
+    """The entry of a proposal's line to first order. The gradient of h is hazard(t) times minus that of t."""
+    assert current.drift is not None
+    t = ahead.double()
+    hazard = torch.exp(-0.5 * t**2 - LOG_SQRT_2PI - log_ndtr(-t)).to(z.dtype)
+    return ahead - (current.drift * (z - current.z)).sum(-1) / hazard.clamp_min(1e-6)
+
+
+def _first_slope(lines: Lines) -> Tensor:
+    """Rise of the score along alpha at the entry from the origin: one gradient per population."""
+    at = lines.distance.clamp_max(15.0).reshape(-1, 1, 1) * lines.alpha.unsqueeze(1)
+    _, g = lines.batch.gradient_normal(at)
+    return (g @ lines.alpha.unsqueeze(-1)).squeeze(-1).abs()
+
+
+def _next_temperature(h: Tensor, b: Tensor) -> Tensor:
+    """The largest b' <= 1 that leaves the effective share _ESS of the particles with a crossing, (R, 1)."""
+    alive = torch.isfinite(h).sum(1, keepdim=True).double()
+
+    def share(c: Tensor) -> Tensor:
+        w = torch.softmax(torch.where(torch.isfinite(h), (c - b) * h, -torch.inf), 1)
+        return 1 / (w * w).sum(1, keepdim=True) / alive
+
+    low, high = b.clone(), torch.ones_like(b)
+    for _ in range(40):
+        mid = 0.5 * (low + high)
+        ok = share(mid) > _ESS
+        low, high = torch.where(ok, mid, low), torch.where(ok, high, mid)
+    return torch.where((share(torch.ones_like(b)) >= _ESS) | (alive == 0), torch.ones_like(b), low)
+
+
+def _systematic(log_w: Tensor, n: int, rng: Rng) -> Tensor:
+    w = torch.nan_to_num(torch.softmax(log_w, 1), nan=1.0 / log_w.shape[1])
+    u = (rng.uniform((log_w.shape[0], 1), torch.float64) + torch.arange(n, device=log_w.device)) / n
+    return torch.searchsorted(torch.cumsum(w, 1), u).clamp_max(log_w.shape[1] - 1)

@@ -1,0 +1,1 @@
+"""What is asked: estimate, test, certify, verify, monitor, augment."""

@@ -1,0 +1,95 @@
+"""`monitor`: how rarely a network fails while it is being trained."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from torch import nn
+
+from rarely.core.errors import InputError
+from rarely.core.problem import Problem
+from rarely.methods import Estimator, Splitting
+from rarely.questions.estimate import estimate
+from rarely.questions.result import Estimate, Outcome
+
+Logger = Callable[[int, Mapping[str, float]], None]  # step, values by name; see `rarely.questions.tracking`
+
+# 6,000 calls for log p = -7 to 0.2, 14,000 for log p = -15 to 0.4 (half-spaces): enough to see training change it.
+_CHEAP = Splitting(200, 0.1, 3, islands=4, keep="all", log_p_min=-30.0)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was seen at one step."""
+
+    step: int
+    estimates: tuple[Estimate, ...]
+
+    def values(self) -> dict[str, float]:
+        """What loggers get. Where no violation was found, log p counts with its upper bound."""
+        logs = [e.log_prob if math.isfinite(e.log_prob) else e.upper_bound for e in self.estimates]
+        values = {
+            "rarely/share_violated": sum(e.outcome is Outcome.VIOLATED for e in self.estimates) / len(logs),
+            "rarely/log_p_median": median(logs),
+            "rarely/log_p_max": max(logs),
+        }
+        return {name: value for name, value in values.items() if math.isfinite(value)}  # a proof has no logarithm
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """Call it with the number of every epoch: it estimates at the chosen ones and keeps the `readings`."""
+
+    model: nn.Module
+    problems: Sequence[Problem]
+    every: int
+    estimator: Estimator
+    log: Sequence[Logger]
+    seed: int
+    readings: list[Reading] = field(default_factory=list)
+
+    def __call__(self, step: int) -> Reading | None:
+        """A reading of the model as it is now, or None if `step` is not one of the chosen."""
+        if step % self.every:
+            return None
+        # A copy: training goes on with its own mode, device, gradients and hooks, whatever happens here.
+        now = copy.deepcopy(self.model).cpu().eval()
+        problems = [Problem(now, problem.property, problem.inputs, problem.name) for problem in self.problems]
+        # The same seed at every step: what changes between two readings is the model.
+        reading = Reading(step, tuple(estimate(problems, self.estimator, seed=self.seed)))
+        self.readings.append(reading)
+        for log in self.log:
+            log(step, reading.values())
+        return reading
+
+
+def monitor(
+    model: nn.Module,
+    problems: Sequence[Problem],
+    *,
+    every: int = 1,
+    estimator: Estimator | None = None,
+    log: Logger | Sequence[Logger] = (),
+    seed: int = 0,
+) -> Monitor:
+    """Watch the robustness of a model in training.
+
+        watch = rarely.monitor(model, problems, every=5, log=to_tensorboard("runs"))
+        for epoch in range(100):
+            train(model)
+            watch(epoch)
+
+    `problems` give properties and inputs; they are posed to `model` with its weights of the moment, whatever network
+    they were made with. The default estimator is a small splitting run that gives up below log p = -30.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"monitor watches a torch module, not {type(model).__name__}")
+    if not problems:
+        raise InputError("there is no problem to watch")
+    if every < 1:
+        raise InputError(f"every must be at least 1, got {every}")
+    return Monitor(model, tuple(problems), every, estimator or _CHEAP, (log,) if callable(log) else tuple(log), seed)

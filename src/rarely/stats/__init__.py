@@ -1,0 +1,1 @@
+"""Intervals, normal tails, levels, mixtures: pure functions."""
