@@ -5,34 +5,34 @@ are computed in float64 and include their own rounding (see `linear` and `backwa
 
 - `prove(problem)` and `probability_bounds(problem)` take a `rarely.Problem`; the rest takes modules and tensors:
 - `build(module, input_shape)` reads a torch module into a `Graph`, or raises `Unprovable`;
-- `linear_bounds` and `interval_bounds` bound linear functions of the output over a `Box` or a `Ball`;
+- `linear_bounds` and `interval_bounds` bound linear functions of the output over a `BoxRegion` or a `BallRegion`;
 - `decide_boxes` and `decide_balls` prove the absence of violations, or find one, or give up in time;
-- `bracket` bounds the probability of violation under a `Uniform` or `Gaussian` law.
+- `bracket` bounds the probability of violation under a `UniformMeasure` or `GaussianMeasure`.
 """
 
-from .backward import LinearBound
-from .crown import interval_bounds, linear_bounds
-from .decide import decide_balls, decide_boxes
-from .graph import Graph, Unprovable
-from .measure import Gaussian, Law, Uniform
-from .probability import ProbabilityBounds, bracket
-from .problems import probability_bounds, prove
-from .region import Ball, Box, Region
-from .spec import Polytope
-from .trace import build
-from .verdict import Verdict
+from rarely.bounds.backward import LinearBound
+from rarely.bounds.crown import interval_bounds, linear_bounds
+from rarely.bounds.decide import decide_balls, decide_boxes
+from rarely.bounds.graph import Graph, Unprovable
+from rarely.bounds.measure import GaussianMeasure, Measure, UniformMeasure
+from rarely.bounds.probability import ProbabilityBounds, bracket
+from rarely.bounds.problems import probability_bounds, prove
+from rarely.bounds.region import BallRegion, BoxRegion, Region
+from rarely.bounds.spec import Polytope
+from rarely.bounds.trace import build
+from rarely.bounds.verdict import Verdict
 
 __all__ = [
-    "Ball",
-    "Box",
-    "Gaussian",
+    "BallRegion",
+    "BoxRegion",
+    "GaussianMeasure",
     "Graph",
-    "Law",
     "LinearBound",
+    "Measure",
     "Polytope",
     "ProbabilityBounds",
     "Region",
-    "Uniform",
+    "UniformMeasure",
     "Unprovable",
     "Verdict",
     "bracket",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .region import Ball, Region
-from .spec import Spec
+from rarely.bounds.region import BallRegion, Region
+from rarely.bounds.spec import Spec
 
 Network = Callable[[Tensor], Tensor]  # (N, *event) -> (N, ...)
 
@@ -19,7 +19,7 @@ def outputs_at(network: Network, x: Tensor) -> Tensor:
 
 
 def _project(x: Tensor, region: Region) -> Tensor:
-    if isinstance(region, Ball):
+    if isinstance(region, BallRegion):
         step = (x - region.centre.unsqueeze(1)).flatten(2)
         length: Tensor = torch.linalg.vector_norm(step, dim=-1, keepdim=True).clamp(min=1e-30)
         shrink: Tensor = (region.radius.reshape(-1, 1, 1) / length).clamp(max=1)
@@ -85,7 +85,7 @@ def replay(network: Network, dtype: torch.dtype, region: Region, spec: Spec, x: 
     """
     y = representable(x, region, dtype)
     score = spec.score(outputs_at(network, y.unsqueeze(1)).to(torch.float64)).squeeze(1)
-    if isinstance(region, Ball):
+    if isinstance(region, BallRegion):
         away = torch.linalg.vector_norm((y.double() - region.centre).flatten(1), dim=1)
         score = torch.where(away <= region.radius, score, -torch.inf)
     return y, score

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .graph import Graph, as_linear
-from .linear import Interval, gamma
-from .region import Region
-from .relax import Relaxation, contract
+from rarely.bounds.graph import Graph, as_linear
+from rarely.bounds.linear import Interval, gamma
+from rarely.bounds.region import Region
+from rarely.bounds.relax import Relaxation, contract
 
 Slopes = Mapping[int, Tensor]  # ReLU node -> (B, m or 1, *event), in [0, 1]
 
 
 @dataclass(frozen=True)
-class State:
+class Propagated:
     """Bounds on every node over a batch of regions, and the relaxations that follow from them."""
 
     graph: Graph
@@ -53,7 +53,7 @@ class LinearBound:
 
 
 def backward(
-    state: State,
+    state: Propagated,
     start: int,
     A: Tensor,
     slopes: Slopes | None = None,

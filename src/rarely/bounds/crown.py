@@ -12,11 +12,11 @@ import time
 import torch
 from torch import Tensor
 
-from .backward import LinearBound, State, backward
-from .graph import Graph, as_linear, chunks, intervals
-from .linear import Interval, LinearOp, gamma, magnitude
-from .region import Ball, Region
-from .slopes import optimise
+from rarely.bounds.backward import LinearBound, Propagated, backward
+from rarely.bounds.graph import Graph, as_linear, chunks, intervals
+from rarely.bounds.linear import Interval, LinearOp, gamma, magnitude
+from rarely.bounds.region import BallRegion, Region
+from rarely.bounds.slopes import optimise
 
 
 def room(like: Tensor) -> int:
@@ -32,7 +32,7 @@ def signed_rows(n: int, index: Tensor, like: Tensor) -> Tensor:
 
 
 def _tightened(
-    state: State, node: int, now: Interval, wanted: Tensor, steps: int, lines: bool, deadline: float
+    state: Propagated, node: int, now: Interval, wanted: Tensor, steps: int, lines: bool, deadline: float
 ) -> Interval:
     """Intersect a node's interval with its CROWN bounds, for the entries in `wanted` (event-shaped)."""
     low, high = (b.flatten(1).clone() for b in now)
@@ -78,14 +78,14 @@ def propagate(
     rows: int = 4096,
     lines: bool = False,
     deadline: float = math.inf,
-) -> State:
+) -> Propagated:
     """Bounds on every node: intervals, tightened by CROWN where they feed a non-affine operator.
 
     A node that would need more than `rows` rows of coefficients keeps its interval. `steps` of slope
     optimisation tighten each of these bounds further. `lines` keeps the slopes of the bounds, for branching.
     Past the deadline (by `time.monotonic`) intervals are left as they are.
     """
-    state = State(graph, region, [(region.low, region.high)], {}, {}, {}, {})
+    state = Propagated(graph, region, [(region.low, region.high)], {}, {}, {}, {})
     for i, node in enumerate(graph.nodes[1:], 1):
         assert node.op is not None
         inputs = [state.bounds[j] for j in node.inputs]
@@ -95,7 +95,7 @@ def propagate(
             state.relaxations[i] = node.op.relax(inputs[0])  # type: ignore[union-attr]
         else:
             state.slacks[i] = _charge(op, node.shape, [magnitude(x) for x in inputs])
-        if i in graph.bounded and (lines or i not in graph.box_exact or isinstance(region, Ball)):
+        if i in graph.bounded and (lines or i not in graph.box_exact or isinstance(region, BallRegion)):
             wanted = torch.zeros(node.shape, dtype=torch.bool, device=now[0].device)
             for k in graph.relaxed:
                 if i in graph.nodes[k].inputs:

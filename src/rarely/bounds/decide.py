@@ -8,17 +8,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from rarely.bounds.attack import ascend_score, starts
+from rarely.bounds.graph import Graph, Unprovable, chunks
+from rarely.bounds.inputsplit import decide_by_inputs
+from rarely.bounds.region import BallRegion, BoxRegion, Region
+from rarely.bounds.relusplit import decide_by_relus
+from rarely.bounds.spec import Polytope, Spec, spec_of
+from rarely.bounds.threads import one_thread_if_small
+from rarely.bounds.trace import build
+from rarely.bounds.verdict import Ledger, Verdict
 from rarely.core.errors import InputError
-
-from .attack import ascend_score, starts
-from .graph import Graph, Unprovable, chunks
-from .inputsplit import decide_by_inputs
-from .region import Ball, Box, Region
-from .relusplit import decide_by_relus
-from .spec import Polytope, Spec, spec_of
-from .threads import one_thread_if_small
-from .trace import build
-from .verdict import Ledger, Verdict
 
 LOW_DIMENSION = 20  # up to here input boxes are halved, above it ReLUs are split
 
@@ -72,9 +71,9 @@ def decide(
         _attack(ledger, deadline, 16 if small else 4 * max(8, spec.count), 10 if small else 20, generator)
         if graph is None:
             return ledger.finish(f"no proof: {reason}")
-        if isinstance(region, Ball) or (graph.relus and not small):
+        if isinstance(region, BallRegion) or (graph.relus and not small):
             reason = decide_by_relus(graph, ledger, deadline)
-        if isinstance(region, Box) and bool(ledger.open.any()):
+        if isinstance(region, BoxRegion) and bool(ledger.open.any()):
             reason = decide_by_inputs(graph, ledger, deadline, boxes=boxes)
         if not small and bool(ledger.open.any()):
             _attack(ledger, deadline, 16 * max(8, spec.count), 50, generator)
@@ -118,7 +117,7 @@ def decide_boxes(
     """
     if low.shape != high.shape or low.ndim < 2 or not bool((low <= high).all()):
         raise InputError("boxes need low <= high of equal shape (B, *event)")
-    region = Box(low.to(torch.float64), high.to(torch.float64))
+    region = BoxRegion(low.to(torch.float64), high.to(torch.float64))
     return decide(module, region, outputs, timeout, graph=graph, generator=generator, boxes=boxes)
 
 
@@ -135,5 +134,5 @@ def decide_balls(
     """As `decide_boxes`, over l2 balls: centre (B, *event), radius (B,)."""
     if centre.ndim < 2 or radius.shape != centre.shape[:1] or not bool((radius >= 0).all()):
         raise InputError("balls need a centre (B, *event) and radii (B,) that are not negative")
-    region = Ball(centre.to(torch.float64), radius.to(torch.float64))
+    region = BallRegion(centre.to(torch.float64), radius.to(torch.float64))
     return decide(module, region, outputs, timeout, graph=graph, generator=generator)

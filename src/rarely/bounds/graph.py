@@ -9,10 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from rarely.bounds.linear import Add, Conv, Dense, Gather, Interval, LinearOp, Scale, moved
+from rarely.bounds.relax import LeakyReLU, MaxWindows, NonlinearOp, SShape
 from rarely.core.errors import RarelyError
-
-from .linear import Add, Conv, Dense, Gather, Interval, LinearOp, Scale, moved
-from .relax import LeakyReLU, MaxWindows, NonlinearOp, SShape
 
 
 class Unprovable(RarelyError):

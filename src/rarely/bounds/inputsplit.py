@@ -13,16 +13,16 @@ import time
 import torch
 from torch import Tensor
 
-from .backward import State, backward
-from .crown import propagate
-from .graph import NONLINEAR, Graph, chunks
-from .region import Box
-from .slopes import Freedom, ascend, first_slopes
-from .spec import Spec
-from .verdict import Ledger
+from rarely.bounds.backward import Propagated, backward
+from rarely.bounds.crown import propagate
+from rarely.bounds.graph import NONLINEAR, Graph, chunks
+from rarely.bounds.region import BoxRegion
+from rarely.bounds.slopes import Freedom, ascend, first_slopes
+from rarely.bounds.spec import Spec
+from rarely.bounds.verdict import Ledger
 
 
-def cut_scores(state: State, A: Tensor, seen: dict[int, Tensor], slope: float = 1.0) -> Tensor:
+def cut_scores(state: Propagated, A: Tensor, seen: dict[int, Tensor], slope: float = 1.0) -> Tensor:
     """How much halving each coordinate promises, (B, n), from slopes A (B, m, n) and coefficients `seen`.
 
     `slope` weighs the first term, which does not matter to those who can integrate a linear function exactly.
@@ -48,7 +48,7 @@ def halves(low: Tensor, high: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def bound_boxes(graph: Graph, box: Box, spec: Spec, steps: int, deadline: float) -> tuple[Tensor, Tensor, Tensor]:
+def bound_boxes(graph: Graph, box: BoxRegion, spec: Spec, steps: int, deadline: float) -> tuple[Tensor, Tensor, Tensor]:
     """Per box: the largest proven row value of each polytope (B, P), cut scores (B, n), linear slopes (B, m, n)."""
     state = propagate(graph, box, lines=True, deadline=deadline)
     seen: dict[int, Tensor] = {}
@@ -106,7 +106,7 @@ def _process(
     graph: Graph, ledger: Ledger, owner: Tensor, low: Tensor, high: Tensor, steps: int, deadline: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Bound one chunk of boxes; gives owner, low, high and score bound of the halves of those left open."""
-    box = Box(low.reshape(-1, *graph.input_shape), high.reshape(-1, *graph.input_shape))
+    box = BoxRegion(low.reshape(-1, *graph.input_shape), high.reshape(-1, *graph.input_shape))
     spec = ledger.spec.pick(owner)
     best, cuts, A = bound_boxes(graph, box, spec, steps, deadline)
     ledger.count(owner)
@@ -122,7 +122,7 @@ def _process(
 
 
 @torch.no_grad()
-def _try_points(graph: Graph, ledger: Ledger, owner: Tensor, box: Box, spec: Spec, A: Tensor) -> None:
+def _try_points(graph: Graph, ledger: Ledger, owner: Tensor, box: BoxRegion, spec: Spec, A: Tensor) -> None:
     """Score the centre of each box and the corners that its linear bounds suggest."""
     centre = ((box.low + box.high) / 2).unsqueeze(1)
     corners = box.minimiser(A).reshape(len(owner), -1, *graph.input_shape)

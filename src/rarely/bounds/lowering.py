@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .graph import Graph, Node, Op, Unprovable
-from .linear import Add, Conv, Dense, Gather, Scale
-from .relax import LeakyReLU, MaxWindows, SShape
+from rarely.bounds.graph import Graph, Node, Op, Unprovable
+from rarely.bounds.linear import Add, Conv, Dense, Gather, Scale
+from rarely.bounds.relax import LeakyReLU, MaxWindows, SShape
 
 PROBE = 2  # batch size that shapes are worked out with
 
@@ -32,7 +32,7 @@ def _joint(*shapes: Sequence[int]) -> tuple[int, ...]:
     return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
 
 
-class Builder:
+class Reader:
     """Collects nodes. Weights are kept in float64, which holds float32 weights exactly."""
 
     def __init__(self, input_shape: tuple[int, ...], device: torch.device) -> None:

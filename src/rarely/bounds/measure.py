@@ -9,9 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rarely.bounds.volume import EXACT, fraction_above
 from rarely.core.errors import InputError
-
-from .volume import EXACT, fraction_above
 
 # Standard deviations around a Gaussian's mean that bound the search; what lies beyond the first has mass below 4e-33
 # a coordinate. The narrower ones trade that tail against tighter bounds inside when no box can be split.
@@ -19,7 +18,7 @@ REACHES = (12.0, 8.0, 6.0, 5.0, 4.0, 3.0, 2.0)
 Frame = tuple[Tensor, Tensor, float]
 
 
-class Law(Protocol):
+class Measure(Protocol):
     """A probability law with independent coordinates.
 
     `shape` is that of an event; `flat` gives the law on R^n in float64, which is what the other methods need.
@@ -29,7 +28,7 @@ class Law(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def flat(self) -> Law: ...
+    def flat(self) -> Measure: ...
 
     def frames(self) -> list[Frame]: ...
 
@@ -49,7 +48,7 @@ def _flat(t: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class UniformMeasure:
     """Uniform on the box low <= x <= high, event-shaped; a coordinate with low = high is fixed."""
 
     low: Tensor
@@ -59,10 +58,10 @@ class Uniform:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.low.shape)
 
-    def flat(self) -> Uniform:
+    def flat(self) -> UniformMeasure:
         if self.low.shape != self.high.shape or not bool((self.low <= self.high).all()):
             raise InputError("a uniform law needs low <= high of equal shape")
-        return Uniform(_flat(self.low), _flat(self.high))
+        return UniformMeasure(_flat(self.low), _flat(self.high))
 
     def frames(self) -> list[Frame]:
         return [(self.low, self.high, 0.0)]
@@ -83,7 +82,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class GaussianMeasure:
     """Independent normals, event-shaped mean and std, truncated to [low, high] where those are given."""
 
     mean: Tensor
@@ -95,11 +94,11 @@ class Gaussian:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.mean.shape)
 
-    def flat(self) -> Gaussian:
+    def flat(self) -> GaussianMeasure:
         if self.mean.shape != self.std.shape or not bool((self.std > 0).all()):
             raise InputError("a Gaussian needs positive std of the shape of its mean")
         ends = (None if t is None else _flat(t.expand(self.shape)) for t in (self.low, self.high))
-        law = Gaussian(_flat(self.mean), _flat(self.std), *ends)
+        law = GaussianMeasure(_flat(self.mean), _flat(self.std), *ends)
         low, high = law._ends()
         reach = REACHES[0] * law.std
         if bool(((law.mean + reach < low) | (law.mean - reach > high) | (low >= high)).any()):

@@ -16,18 +16,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rarely.bounds.backward import backward
+from rarely.bounds.crown import propagate
+from rarely.bounds.graph import Graph, Unprovable
+from rarely.bounds.inputsplit import cut_scores, halves
+from rarely.bounds.measure import Measure
+from rarely.bounds.region import BoxRegion
+from rarely.bounds.spec import Polytope, Spec, spec_of
+from rarely.bounds.threads import one_thread_if_small
+from rarely.bounds.trace import build
+from rarely.bounds.volume import log_or_ninf
 from rarely.core.errors import InputError
-
-from .backward import backward
-from .crown import propagate
-from .graph import Graph, Unprovable
-from .inputsplit import cut_scores, halves
-from .measure import Law
-from .region import Box
-from .spec import Polytope, Spec, spec_of
-from .threads import one_thread_if_small
-from .trace import build
-from .volume import log_or_ninf
 
 _SUM = 1e-9  # relative margin for sums over up to millions of boxes in float64
 
@@ -98,16 +97,18 @@ class Cuts:
 
 @torch.no_grad()
 def _contribution(
-    graph: Graph, law: Law, spec: Spec, low: Tensor, high: Tensor, deadline: float, planes: bool
+    graph: Graph, law: Measure, spec: Spec, low: Tensor, high: Tensor, deadline: float, planes: bool
 ) -> Tensor:
     """Rows of the pool: a box, bounds on its violating mass, the coordinate to halve it along, and its planes."""
     with one_thread_if_small(graph):
         return _bounded(graph, law, spec, low, high, deadline, planes)
 
 
-def _bounded(graph: Graph, law: Law, spec: Spec, low: Tensor, high: Tensor, deadline: float, planes: bool) -> Tensor:
+def _bounded(
+    graph: Graph, law: Measure, spec: Spec, low: Tensor, high: Tensor, deadline: float, planes: bool
+) -> Tensor:
     shape = graph.input_shape
-    box = Box(low.reshape(-1, *shape), high.reshape(-1, *shape))
+    box = BoxRegion(low.reshape(-1, *shape), high.reshape(-1, *shape))
     state = propagate(graph, box, lines=True, deadline=deadline)
     seen: dict[int, Tensor] = {}
     both = torch.cat([spec.C, -spec.C], 1)
@@ -169,7 +170,7 @@ class Search:
     """
 
     def __init__(
-        self, law: Law, outputs: Sequence[Polytope], graph: Graph, *, room: int = 2**20, planes: bool = False
+        self, law: Measure, outputs: Sequence[Polytope], graph: Graph, *, room: int = 2**20, planes: bool = False
     ) -> None:
         self.law, self.graph, self.planes = law.flat(), graph, planes
         self.frames = self.law.frames()
@@ -217,7 +218,7 @@ class Search:
 
 def bracket(
     module: nn.Module,
-    law: Law,
+    law: Measure,
     outputs: Sequence[Polytope],
     timeout: float,
     *,

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from rarely.bounds.crown import linear_bounds
 from rarely.bounds.decide import decide_balls, decide_boxes
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.measure import Gaussian as GaussianLaw
-from rarely.bounds.measure import Law, Uniform
+from rarely.bounds.measure import GaussianMeasure, Measure, UniformMeasure
 from rarely.bounds.probability import ProbabilityBounds, bracket
-from rarely.bounds.region import Box as BoxRegion
+from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import build
 from rarely.bounds.verdict import Verdict
@@ -202,17 +201,17 @@ def probability_bounds(problem: Problem, timeout: float = 60.0, gap: float = 0.0
         yield from bracket(module, law, outputs, timeout, gap=gap)
 
 
-def measurable(problem: Problem) -> tuple[Law, nn.Module, list[Polytope]]:
+def measurable(problem: Problem) -> tuple[Measure, nn.Module, list[Polytope]]:
     """A problem whose boxes have known masses, or Unprovable."""
     law, module = _law(problem.inputs), on_cpu(problem)
     return law, module, polytopes(problem.property, _outputs(problem, problem.inputs.center))
 
 
-def _law(model: InputModel) -> Law:
+def _law(model: InputModel) -> Measure:
     if isinstance(model, Box) or (isinstance(model, LpBall) and model.norm == math.inf):
-        return Uniform(model.low.double(), model.high.double())
+        return UniformMeasure(model.low.double(), model.high.double())
     if isinstance(model, Gaussian) and model.independent and bool((model.std > 0).all()):
-        return GaussianLaw(model.mean.double(), model.std.double())
+        return GaussianMeasure(model.mean.double(), model.std.double())
     if isinstance(model, TruncatedGaussian):
-        return GaussianLaw(model.mean.double(), model.std.double(), model.low.double(), model.high.double())
+        return GaussianMeasure(model.mean.double(), model.std.double(), model.low.double(), model.high.double())
     raise Unprovable(f"no exact masses of boxes are known for inputs of kind {type(model).__name__}")

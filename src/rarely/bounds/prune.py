@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .graph import Graph
-from .linear import Dense, Interval
-from .relax import LeakyReLU
+from rarely.bounds.graph import Graph
+from rarely.bounds.linear import Dense, Interval
+from rarely.bounds.relax import LeakyReLU
 
 
 def pruned(graph: Graph, bounds: list[Interval]) -> Graph:

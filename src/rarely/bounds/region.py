@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .linear import gamma
+from rarely.bounds.linear import gamma
 
 
 class Region(Protocol):
@@ -28,7 +28,7 @@ class Region(Protocol):
 
 
 @dataclass(frozen=True)
-class Box:
+class BoxRegion:
     """low <= x <= high."""
 
     low: Tensor  # (B, *event)
@@ -46,12 +46,12 @@ class Box:
         """Where A x is least: (B, m, n), always a corner."""
         return torch.where(A > 0, self.low.flatten(1).unsqueeze(1), self.high.flatten(1).unsqueeze(1))
 
-    def pick(self, index: Tensor) -> Box:
-        return Box(self.low[index], self.high[index])
+    def pick(self, index: Tensor) -> BoxRegion:
+        return BoxRegion(self.low[index], self.high[index])
 
 
 @dataclass(frozen=True)
-class Ball:
+class BallRegion:
     """|x - centre|_2 <= radius."""
 
     centre: Tensor  # (B, *event)
@@ -80,5 +80,5 @@ class Ball:
         norm: Tensor = torch.linalg.vector_norm(A, dim=-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
         return self.centre.flatten(1).unsqueeze(1) - A / norm * self.radius.reshape(-1, 1, 1)
 
-    def pick(self, index: Tensor) -> Ball:
-        return Ball(self.centre[index], self.radius[index])
+    def pick(self, index: Tensor) -> BallRegion:
+        return BallRegion(self.centre[index], self.radius[index])

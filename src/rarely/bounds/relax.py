@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .linear import Interval, gamma, magnitude
+from rarely.bounds.linear import Interval, gamma, magnitude
 
 
 def contract(A: Tensor, t: Tensor) -> Tensor:

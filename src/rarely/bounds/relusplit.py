@@ -19,15 +19,15 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from .backward import LinearBound, State, backward
-from .crown import propagate, room, signed_rows
-from .graph import Graph, chunks
-from .prune import pruned
-from .region import Ball, Box, Region
-from .relax import LeakyReLU
-from .slopes import Freedom, ascend, first_slopes
-from .spec import Spec
-from .verdict import Ledger
+from rarely.bounds.backward import LinearBound, Propagated, backward
+from rarely.bounds.crown import propagate, room, signed_rows
+from rarely.bounds.graph import Graph, chunks
+from rarely.bounds.prune import pruned
+from rarely.bounds.region import BallRegion, BoxRegion, Region
+from rarely.bounds.relax import LeakyReLU
+from rarely.bounds.slopes import Freedom, ascend, first_slopes
+from rarely.bounds.spec import Spec
+from rarely.bounds.verdict import Ledger
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Domains:
 class Root:
     """One problem: its bounds before any split, and where each ReLU sits in a flat vector of all."""
 
-    state: State  # batch 1
+    state: Propagated  # batch 1
     spec: Spec  # batch 1
 
     @property
@@ -101,13 +101,13 @@ class Root:
         )
 
     @torch.no_grad()
-    def bounded(self, domains: Domains) -> tuple[Domains, State, dict[int, tuple[Tensor, dict[int, Tensor]]]]:
+    def bounded(self, domains: Domains) -> tuple[Domains, Propagated, dict[int, tuple[Tensor, dict[int, Tensor]]]]:
         """Recompute the bounds on ReLU inputs; also gives the coefficients met on the way, for branching."""
         graph = self.graph
         lows, highs = self.parted(domains.low), self.parted(domains.high)
         region = _repeated(self.state.region, len(domains))
         relaxations = dict(self.state.relaxations)
-        state = State(graph, region, self.state.bounds, relaxations, self.state.slacks, {}, {})
+        state = Propagated(graph, region, self.state.bounds, relaxations, self.state.slacks, {}, {})
         met: dict[int, tuple[Tensor, dict[int, Tensor]]] = {}
         for i in graph.relus:
             j = self.source(i)
@@ -174,9 +174,9 @@ class Root:
 
 
 def _repeated(region: Region, count: int) -> Region:
-    if isinstance(region, Ball):
-        return Ball(region.centre.expand(count, *region.centre.shape[1:]), region.radius.expand(count))
-    return Box(region.low.expand(count, *region.low.shape[1:]), region.high.expand(count, *region.high.shape[1:]))
+    if isinstance(region, BallRegion):
+        return BallRegion(region.centre.expand(count, *region.centre.shape[1:]), region.radius.expand(count))
+    return BoxRegion(region.low.expand(count, *region.low.shape[1:]), region.high.expand(count, *region.high.shape[1:]))
 
 
 def _children(domains: Domains) -> Domains:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .backward import LinearBound, State, backward
-from .linear import gamma, magnitude
-from .relax import Elementwise, contract
+from rarely.bounds.backward import LinearBound, Propagated, backward
+from rarely.bounds.linear import gamma, magnitude
+from rarely.bounds.relax import Elementwise, contract
 
 
-def first_slopes(state: State, stop: int, rows: int) -> dict[int, Tensor]:
+def first_slopes(state: Propagated, stop: int, rows: int) -> dict[int, Tensor]:
     """The slopes that CROWN starts from, for each ReLU before node `stop`: (B, rows, *event)."""
     out = {}
     for i in state.graph.relus:
@@ -73,7 +73,7 @@ def _gradients(total: Tensor, tensors: list[Tensor]) -> list[Tensor | None]:
 
 
 def optimise(
-    state: State, start: int, A: Tensor, steps: int, rate: float = 0.25
+    state: Propagated, start: int, A: Tensor, steps: int, rate: float = 0.25
 ) -> tuple[LinearBound, dict[int, Tensor]]:
     """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes."""
     with torch.no_grad():
@@ -107,7 +107,7 @@ class Freedom:
 
 
 def weighted(
-    state: State,
+    state: Propagated,
     C: Tensor,
     d: Tensor,
     member: Tensor,
@@ -132,7 +132,7 @@ def weighted(
 
 
 def ascend(
-    state: State,
+    state: Propagated,
     C: Tensor,
     d: Tensor,
     member: Tensor,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from .graph import Graph
+from rarely.bounds.graph import Graph
 
 SMALL = 1024  # entries of the widest layer
 

@@ -16,8 +16,8 @@ import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .graph import Graph, Unprovable
-from .lowering import PROBE, Builder, Handle
+from rarely.bounds.graph import Graph, Unprovable
+from rarely.bounds.lowering import PROBE, Handle, Reader
 
 _SPACES: tuple[Any, ...] = (operator, torch, F, torch._C._nn)
 _MOVES = (
@@ -27,7 +27,7 @@ _MOVES = (
 )
 
 
-def _plus(b: Builder, x: Any, y: Any, alpha: float = 1) -> Handle:
+def _plus(b: Reader, x: Any, y: Any, alpha: float = 1) -> Handle:
     if isinstance(x, Handle) and isinstance(y, Handle):
         return b.sum(x, y if alpha == 1 else b.scale(y, alpha, 0.0))
     if isinstance(x, Handle):
@@ -35,31 +35,31 @@ def _plus(b: Builder, x: Any, y: Any, alpha: float = 1) -> Handle:
     return b.scale(y, alpha, x)
 
 
-def _times(b: Builder, x: Any, y: Any) -> Handle:
+def _times(b: Reader, x: Any, y: Any) -> Handle:
     if isinstance(x, Handle) and isinstance(y, Handle):
         raise Unprovable("the product of two values of the network")
     return b.scale(x, y, 0.0) if isinstance(x, Handle) else b.scale(y, x, 0.0)
 
 
-def _over(b: Builder, x: Any, y: Any) -> Handle:
+def _over(b: Reader, x: Any, y: Any) -> Handle:
     if isinstance(y, Handle):
         raise Unprovable("division by a value of the network")
     return b.scale(x, 1 / b.real(y), 0.0)
 
 
-def _matmul(b: Builder, x: Any, W: Any) -> Handle:
+def _matmul(b: Reader, x: Any, W: Any) -> Handle:
     if isinstance(W, Handle) or W.ndim != 2:
         raise Unprovable("a matrix product other than value times constant matrix")
     return b.dense(x, W.mT, None)
 
 
-def _dropout(b: Builder, x: Handle, p: float = 0.5, training: bool = True, inplace: bool = False) -> Handle:
+def _dropout(b: Reader, x: Handle, p: float = 0.5, training: bool = True, inplace: bool = False) -> Handle:
     if training:
         raise Unprovable("dropout in training mode")
     return x
 
 
-def _clamp(b: Builder, x: Handle, min: Any = None, max: Any = None) -> Handle:
+def _clamp(b: Reader, x: Handle, min: Any = None, max: Any = None) -> Handle:
     """min + relu(x - min) - relu(x - max)."""
     for end in (min, max):
         if not (end is None or isinstance(end, (int, float))):
@@ -74,7 +74,7 @@ def _clamp(b: Builder, x: Handle, min: Any = None, max: Any = None) -> Handle:
     return b.scale(above, 1.0, min)
 
 
-def _adaptive(b: Builder, x: Handle, size: Any) -> Handle:
+def _adaptive(b: Reader, x: Handle, size: Any) -> Handle:
     if any(s != 1 for s in (size if isinstance(size, Sequence) else [size])):
         raise Unprovable("adaptive pooling to more than one entry")
     return b.total(x, [len(x.shape) - 1, len(x.shape)], True, average=True)
@@ -120,7 +120,7 @@ def _renamed(kwargs: dict[str, Any]) -> dict[str, Any]:
 _NAMES = {getattr(space, name): name for name in (*_OPS, *_MOVES) for space in _SPACES if hasattr(space, name)}
 
 
-def _module(b: Builder, m: nn.Module, x: Handle) -> Handle:
+def _module(b: Reader, m: nn.Module, x: Handle) -> Handle:
     match m:
         case nn.Linear():
             return b.dense(x, m.weight, m.bias)
@@ -176,7 +176,7 @@ def _fill(value: Any, known: dict[int, Tensor]) -> Any:
     return value
 
 
-def _call(b: Builder, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(b: Reader, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     method = node.op == "call_method"
     target: Any = node.target
     name = str(target) if method else _NAMES.get(target, "")
@@ -202,7 +202,7 @@ def _call(b: Builder, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[s
     raise Unprovable(f"no relaxation for {target}")
 
 
-def _walk(traced: torch.fx.GraphModule, b: Builder) -> Handle:
+def _walk(traced: torch.fx.GraphModule, b: Reader) -> Handle:
     env: dict[torch.fx.Node, Any] = {}
     modules = dict(traced.named_modules())
     fresh = True
@@ -236,7 +236,7 @@ def build(module: nn.Module, input_shape: Sequence[int]) -> Graph:
     Raises `Unprovable` for anything outside the operators that `linear` and `relax` know.
     """
     anchor = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), torch.zeros(1))
-    b = Builder(tuple(int(s) for s in input_shape), anchor.device)
+    b = Reader(tuple(int(s) for s in input_shape), anchor.device)
     try:
         traced = module if isinstance(module, torch.fx.GraphModule) else torch.fx.symbolic_trace(module)
         graph = b.finish(_walk(traced, b))

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .attack import Network, replay
-from .region import Region
-from .spec import Spec
+from rarely.bounds.attack import Network, replay
+from rarely.bounds.region import Region
+from rarely.bounds.spec import Spec
 
 
 @dataclass(frozen=True)

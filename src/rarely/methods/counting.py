@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.measure import Uniform
+from rarely.bounds.measure import UniformMeasure
 from rarely.bounds.probability import Cuts, ProbabilityBounds, Search
 from rarely.bounds.problems import SEARCHED, measurable
 from rarely.bounds.trace import build
@@ -38,7 +38,7 @@ _HITS = 20  # fewer violations make no number
 class Parts:
     """Inputs from the parts of boxes above their planes."""
 
-    def __init__(self, law: Uniform, cuts: Cuts) -> None:
+    def __init__(self, law: UniformMeasure, cuts: Cuts) -> None:
         _, planes, n = cuts.A.shape
         self.cuts, self.planes = cuts, planes
         self.low, self.high = (side.repeat_interleave(planes, 0) for side in (cuts.low, cuts.high))
@@ -102,7 +102,7 @@ def sample_open(
         return old
     try:
         law, module, outputs = measurable(problem)
-        if not isinstance(law, Uniform) or law.low.numel() > SEARCHED:
+        if not isinstance(law, UniformMeasure) or law.low.numel() > SEARCHED:
             return old
         search = Search(law, outputs, build(module, law.shape), planes=True)
     except Unprovable:

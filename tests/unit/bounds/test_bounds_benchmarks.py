@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from rarely.bounds import Uniform, bracket, decide_boxes
+from rarely.bounds import UniformMeasure, bracket, decide_boxes
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def test_bracket_contain_the_references_within_a_factor_of_two(collision, data_f
     for row in references:
         problem = collision[row["file"]]
         low, high, A, b = _case(problem)
-        *_, found = bracket(problem.network, Uniform(low, high), [(A, b)], 60.0, gap=0.69)
+        *_, found = bracket(problem.network, UniformMeasure(low, high), [(A, b)], 60.0, gap=0.69)
         truth, sd = float(row["log_prob"]), float(row["log_prob_sd"])
         assert found.log_lower <= truth + 5 * sd, row["file"]
         assert found.log_upper >= truth - 5 * sd, row["file"]

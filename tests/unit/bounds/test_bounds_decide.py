@@ -13,7 +13,7 @@ from rarely.bounds import Unprovable, build, decide_balls, decide_boxes
 from rarely.bounds.crown import propagate
 from rarely.bounds.inputsplit import decide_by_inputs
 from rarely.bounds.prune import pruned
-from rarely.bounds.region import Box
+from rarely.bounds.region import BoxRegion
 from rarely.bounds.relusplit import decide_by_relus
 from rarely.bounds.spec import spec_of
 from rarely.bounds.verdict import Ledger
@@ -99,7 +99,7 @@ def test_both_ways_to_split_agree_where_both_work(split):
         module = _mlp(seed, width=4, hidden=8)
         graph = build(module, (4,))
         low = torch.randn(1, 4, generator=torch.Generator().manual_seed(seed)).double() * 0.3
-        region = Box(low, low + 0.5)
+        region = BoxRegion(low, low + 0.5)
         x = torch.lerp(region.low, region.high, torch.rand(20000, 4, dtype=torch.float64)).float()
         y = module(x).detach()
         gap = (y[:, 0] - y[:, 1]).max()
@@ -179,7 +179,7 @@ def test_leaving_out_dead_neurons_changes_nothing_on_the_region():
     module = _mlp(2, width=4, hidden=30)
     graph = build(module, (4,))
     low = torch.randn(1, 4, dtype=torch.float64)
-    region = Box(low, low + 0.2)
+    region = BoxRegion(low, low + 0.2)
     small = pruned(graph, propagate(graph, region).bounds)
     assert small.widest < graph.widest
     x = torch.lerp(region.low, region.high, torch.rand(500, 4, dtype=torch.float64))

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from rarely.bounds import Gaussian, Uniform, bracket
+from rarely.bounds import GaussianMeasure, UniformMeasure, bracket
 from rarely.bounds.volume import fraction_above
 from rarely.core.errors import InputError
 
@@ -76,7 +76,7 @@ def test_volumes_agree_with_sampling_for_lopsided_planes():
 def test_a_linear_network_is_exact_at_once():
     for t in (1.5, 2.5, 2.9):
         truth = math.log((3 - t) ** 3 / 6) if t >= 2 else math.log(0.5)
-        found = _last(_sum_network(3), Uniform(torch.zeros(3), torch.ones(3)), _above(t))
+        found = _last(_sum_network(3), UniformMeasure(torch.zeros(3), torch.ones(3)), _above(t))
         assert found.log_lower <= truth + 1e-6
         assert found.log_upper >= truth - 1e-6
         assert found.gap < 1e-4
@@ -86,7 +86,7 @@ def test_a_linear_network_is_exact_at_once():
 def test_a_gaussian_half_space_is_the_normal_tail(t):
     mean, std = torch.tensor([0.3, -0.2]), torch.tensor([0.5, 1.2])
     truth = stats.norm.logsf(t, loc=float(mean.sum()), scale=float(std.double().square().sum().sqrt()))
-    found = _last(_sum_network(2), Gaussian(mean, std), _above(t), timeout=6.0, gap=0.3)
+    found = _last(_sum_network(2), GaussianMeasure(mean, std), _above(t), timeout=6.0, gap=0.3)
     assert found.log_lower <= truth <= found.log_upper + 1e-9
     assert found.gap < 0.4
 
@@ -94,9 +94,9 @@ def test_a_gaussian_half_space_is_the_normal_tail(t):
 def test_in_many_dimensions_the_closed_form_gives_an_upper_bound():
     n = 100
     tail = stats.norm.logsf(8.0)
-    found = _last(_sum_network(n), Gaussian(torch.zeros(n), torch.full((n,), 0.1)), _above(8.0), timeout=0.5)
+    found = _last(_sum_network(n), GaussianMeasure(torch.zeros(n), torch.full((n,), 0.1)), _above(8.0), timeout=0.5)
     assert tail <= found.log_upper < -10
-    box = _last(_sum_network(n), Uniform(-torch.ones(n), torch.ones(n)), _above(40.0), timeout=0.5)
+    box = _last(_sum_network(n), UniformMeasure(-torch.ones(n), torch.ones(n)), _above(40.0), timeout=0.5)
     assert -30 < box.log_upper < -20  # the normal approximation says -26.6
 
 
@@ -136,7 +136,7 @@ def test_the_bounds_contain_monte_carlo_on_uniform_boxes(start):
         module, width, outputs = _network(seed)
         low = torch.randn(width, generator=torch.Generator().manual_seed(seed)) * 0.5
         high = low + 1.0
-        found = _last(module, Uniform(low, high), outputs, timeout=0.05, gap=0.3)
+        found = _last(module, UniformMeasure(low, high), outputs, timeout=0.05, gap=0.3)
         x = torch.lerp(low, high, torch.rand(100_000, width))
         assert _contains(found, _rate(module, outputs, x), 100_000), seed
         tight += found.gap < 2
@@ -150,7 +150,7 @@ def test_the_bounds_contain_monte_carlo_for_gaussians(truncated):
         mean = torch.randn(width, generator=torch.Generator().manual_seed(seed)) * 0.3
         std = torch.full((width,), 0.4)
         ends = (mean - 0.5, mean + 0.9) if truncated else (None, None)
-        found = _last(module, Gaussian(mean, std, *ends), outputs, timeout=0.1, gap=0.3)
+        found = _last(module, GaussianMeasure(mean, std, *ends), outputs, timeout=0.1, gap=0.3)
         x = mean + std * torch.randn(200_000, width)
         if truncated:
             x = x[((x >= ends[0]) & (x <= ends[1])).all(1)]
@@ -158,7 +158,7 @@ def test_the_bounds_contain_monte_carlo_for_gaussians(truncated):
 
 
 def test_certain_and_impossible_events_are_exact():
-    law = Uniform(torch.zeros(2), torch.ones(2))
+    law = UniformMeasure(torch.zeros(2), torch.ones(2))
     certain = _last(_sum_network(2), law, _above(-1.0))
     assert certain.log_upper == 0
     assert certain.log_lower > -1e-6
@@ -171,12 +171,12 @@ def test_what_cannot_be_bounded_gives_the_trivial_bounds():
         def forward(self, x):
             return torch.exp(x.sum(1, keepdim=True))
 
-    found = _last(Odd(), Uniform(torch.zeros(2), torch.ones(2)), _above(1.0))
+    found = _last(Odd(), UniformMeasure(torch.zeros(2), torch.ones(2)), _above(1.0))
     assert (found.log_lower, found.log_upper) == (-math.inf, 0.0)
 
 
 def test_unusable_laws_are_refused():
     with pytest.raises(InputError):
-        _last(_sum_network(2), Uniform(torch.ones(2), torch.zeros(2)), _above(1.0))
+        _last(_sum_network(2), UniformMeasure(torch.ones(2), torch.zeros(2)), _above(1.0))
     with pytest.raises(InputError):
-        _last(_sum_network(2), Gaussian(torch.zeros(2), torch.zeros(2)), _above(1.0))
+        _last(_sum_network(2), GaussianMeasure(torch.zeros(2), torch.zeros(2)), _above(1.0))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import rarely
-from rarely.bounds.measure import Uniform
+from rarely.bounds.measure import UniformMeasure
 from rarely.bounds.probability import Cuts
 from rarely.bounds.problems import probability_bounds
 from rarely.core.rng import Rng
@@ -35,7 +35,7 @@ def test_parts_are_drawn_evenly(n: int, planes: int) -> None:
     A = _double((boxes, planes, n), g)
     middle = (A * (0.5 * (low + high)).unsqueeze(1)).sum(2)
     b = -middle - 0.3 * (A.abs() * (high - low).unsqueeze(1)).sum(2)  # above each plane less than half a box
-    law = Uniform(torch.zeros(n).double(), torch.ones(n).double())
+    law = UniformMeasure(torch.zeros(n).double(), torch.ones(n).double())
     parts = Parts(law, Cuts(low, high, A, b))
     x = parts.draw(trials, rng)
 
@@ -59,11 +59,11 @@ def test_parts_that_are_rounding_alone_end_the_search(monkeypatch: pytest.Monkey
     low, high = torch.zeros(2, 3).double(), torch.ones(2, 3).double()
     A = torch.tensor([0.1, 0.2, 0.3]).double().expand(2, 1, 3)
     b = -0.5 * A.sum(2)
-    parts = Parts(Uniform(low[0], high[0]), Cuts(low, high, A, b))
+    parts = Parts(UniformMeasure(low[0], high[0]), Cuts(low, high, A, b))
     parts.b = parts.b - torch.tensor([1.0, 0.0]).double()  # stands for rounding that makes the first plane miss
     x = parts.draw(1000, Rng(0))
     assert 400 < len(x) < 600
-    missed = Parts(Uniform(low[0], high[0]), Cuts(low, high, A, b - 1.0))
+    missed = Parts(UniformMeasure(low[0], high[0]), Cuts(low, high, A, b - 1.0))
     assert missed.total == 0
 
 

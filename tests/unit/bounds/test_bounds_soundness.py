@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rarely.bounds import Ball, Box, build, interval_bounds, linear_bounds
+from rarely.bounds import BallRegion, BoxRegion, build, interval_bounds, linear_bounds
 from rarely.bounds.graph import intervals
 
 BOXES = 8
@@ -55,7 +55,7 @@ def _check(module, shape, low, high, seed, steps):
     rows = values[graph.output].reshape(*x.shape[:2], -1) @ C.mT + d.unsqueeze(1)
     tolerance = 1e-12 * (1 + rows.abs().amax(1))
     least = rows.amin(1)
-    box = Box(low, high)
+    box = BoxRegion(low, high)
     assert (interval_bounds(graph, box, C, d) <= least + tolerance).all()
     for value, (lo, hi) in zip(values, intervals(graph, low, high), strict=True):
         per = value.reshape(*x.shape[:2], *value.shape[1:])
@@ -100,12 +100,14 @@ def test_balls_are_bounded_and_no_looser_than_their_boxes(random_network, seed):
     x = centre.unsqueeze(1) + step.reshape(BOXES, 256, *shape)
     with torch.no_grad():
         rows = graph(x.flatten(0, 1)).reshape(BOXES, 256, -1) @ C.mT
-    ball = Ball(centre, radius)
+    ball = BallRegion(centre, radius)
     found = linear_bounds(graph, ball, C)
     assert (found.lower <= rows.amin(1) + 1e-12 * (1 + rows.abs().amax(1))).all()
     # Rows: |a|_2 r <= |a|_1 r, with the same or tighter relaxations.
     if seed % 4 == 0 and (seed // 4) % 5 == 0:
-        assert (found.lower >= linear_bounds(graph, Box(ball.low, ball.high), C).lower - 1e-9).float().mean() > 0.9
+        assert (
+            found.lower >= linear_bounds(graph, BoxRegion(ball.low, ball.high), C).lower - 1e-9
+        ).float().mean() > 0.9
 
 
 def test_crown_beats_intervals_and_optimised_slopes_beat_crown(random_boxes):
@@ -116,9 +118,9 @@ def test_crown_beats_intervals_and_optimised_slopes_beat_crown(random_boxes):
         graph = build(module, (4,))
         low, high = random_boxes((4,), BOXES, seed)
         C = torch.eye(3, dtype=torch.float64).unsqueeze(0)
-        loose = interval_bounds(graph, Box(low, high), C)
-        plain = linear_bounds(graph, Box(low, high), C).lower
-        tight = linear_bounds(graph, Box(low, high), C, steps=12).lower
+        loose = interval_bounds(graph, BoxRegion(low, high), C)
+        plain = linear_bounds(graph, BoxRegion(low, high), C).lower
+        tight = linear_bounds(graph, BoxRegion(low, high), C, steps=12).lower
         gains.append((plain - loose).mean())
         more.append((tight - plain).mean())
     assert min(gains) > 0
@@ -137,7 +139,7 @@ def test_the_margin_covers_cancellation_against_exact_arithmetic():
     module = nn.Sequential(big, back)
     low = torch.randn(50, 6, dtype=torch.float64)
     high = low + 1e-3 * torch.rand(50, 6, dtype=torch.float64)
-    found = linear_bounds(build(module, (6,)), Box(low, high), torch.ones(1, 1, 1)).lower.squeeze(1)
+    found = linear_bounds(build(module, (6,)), BoxRegion(low, high), torch.ones(1, 1, 1)).lower.squeeze(1)
 
     def exact(t):
         return [[Fraction(v) for v in row] for row in t.double().tolist()]
@@ -157,5 +159,5 @@ def test_a_nan_never_turns_into_a_proof():
     module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     graph = build(module, (2,))
     low = torch.tensor([[float("nan"), 0.0], [-float("inf"), 0.0]], dtype=torch.float64)
-    found = linear_bounds(graph, Box(low, torch.ones(2, 2, dtype=torch.float64)), torch.ones(1, 1, 1))
+    found = linear_bounds(graph, BoxRegion(low, torch.ones(2, 2, dtype=torch.float64)), torch.ones(1, 1, 1))
     assert not (found.lower > -1e30).any()
