@@ -54,8 +54,7 @@ def report(
     Shares, charts, the worst problems with inputs that violate, a table of all problems, and how to reproduce them.
     """
     from rarely.campaign.store import Store
-    from rarely.report.page import write_page
-    from rarely.report.parts import sentence
+    from rarely.report.page import sentence, write_page
 
     check_writable(out)
     with Store.open(folder) as store, _writing(out):
@@ -99,7 +98,7 @@ def plot(
 ) -> None:  # fmt: skip
     """Draw one figure of a campaign or of results."""
     from rarely.core.errors import InputError
-    from rarely.report.sources import read_records
+    from rarely.report.tally import read_records
 
     check_writable(out)
     if not (min(size) >= 1 and max(size) <= 40):

@@ -1,4 +1,4 @@
-"""One pass over the records of a campaign: what is counted, what is drawn, and the rows that are shown."""
+"""One pass over records, of a campaign or of result files: what is counted, what is drawn, the rows that are shown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import json
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from jinja2.utils import htmlsafe_json_dumps
+
 from rarely.campaign.records import Record
+from rarely.campaign.schema import FILE
+from rarely.campaign.store import Store
+from rarely.core.errors import FormatError, InputError
 from rarely.questions.result import Estimate, Outcome
 from rarely.report.figures import Curve
 
@@ -175,15 +181,54 @@ def _row(record: Record, stands: str) -> str:
             [[m.method, _number(m.log_prob), _number(m.log_prob_std), m.calls, m.note] for m in e.methods],
             list(e.notes),
         ]  # fmt: skip
-    return json_for_html(values)
-
-
-def json_for_html(value: object) -> str:
-    """JSON that can stand in a script element: nothing in it can end that element or begin another."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return str(htmlsafe_json_dumps(values, separators=(",", ":"), allow_nan=False))
 
 
 def _number(value: float | None) -> float | None:
     """Six digits, which is more than any estimate has; null for what is not a number."""
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+def read_records(sources: Iterable[Path]) -> Iterator[Record]:
+    """The records of campaigns and result files, one source after the other."""
+    for source in sources:
+        is_store = source.is_dir() or source.suffix == Path(FILE).suffix
+        yield from _campaign(source) if is_store else _results(source)
+
+
+def _campaign(folder: Path) -> Iterator[Record]:
+    with Store.open(folder) as store:
+        yield from store.records()
+
+
+def _results(file: Path) -> Iterator[Record]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise FormatError(file, f"not JSON: {error}") from error
+    study = content if isinstance(content, dict) and "rows" in content else None
+    found: Any = study["rows"] if study else content if isinstance(content, list) else [content]
+    try:
+        for index, entry in enumerate(found):
+            yield _from_study(file, index, entry, study["norm"]) if study else _alone(file, index, entry)
+    except (KeyError, TypeError) as error:
+        raise FormatError(file, f"not a result of `rarely estimate` or `rarely robustness`: {error!r}") from error
+
+
+def _alone(file: Path, index: int, data: Any) -> Record:
+    estimate = Estimate.from_json(json.dumps(data), str(file))
+    name = estimate.name or file.stem
+    return Record(f"{index:016x}", index, name, "", name, "", "", None, 0, "done", 1, "", estimate)
+
+
+def _from_study(file: Path, index: int, row: Any, norm: str) -> Record:
+    """A row of `rarely robustness`: an image at a radius. It waits when it was misclassified or not reached."""
+    data = row["estimate"]
+    estimate = None if data is None else Estimate.from_json(json.dumps(data), str(file))
+    image, radius = str(row["image"]), float(row["eps"])
+    return Record(
+        f"{index:016x}", index, f"{image} {radius:g}", file.stem, image, str(row["label"]), norm, radius, 0,
+        "done" if estimate else "waiting", 1, "", estimate,
+    )  # fmt: skip

@@ -1,11 +1,11 @@
-"""A violating input as HTML: beside the original with their difference as pictures, or as numbers."""
+"""A violating input for the page: beside the original with their difference as pictures, or as numbers."""
 
 from __future__ import annotations
 
 import base64
 import io
 import math
-from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,10 +21,20 @@ _FLAT = 256  # values from which a flat input with a square number of them is ta
 _NUMBERS = 8  # coordinates listed of an input that is no picture
 
 
-def witness_html(found: WitnessSet) -> str:
-    """The witness with the highest score. All text in it is made here; no name of a user enters."""
-    if len(found.inputs) == 0:
-        return ""
+@dataclass(frozen=True)
+class Shown:
+    """A witness as the page shows it: pictures, or else rows of numbers."""
+
+    pictures: tuple[tuple[str, str], ...] = ()  # caption, and a PNG as an address
+    heads: tuple[str, ...] = ()
+    rows: tuple[tuple[tuple[str, ...], float | None], ...] = ()  # cells, and the change as a share of the largest
+    hint: str = ""
+
+
+def shown(found: WitnessSet | None) -> Shown | None:
+    """The witness with the highest score, if there is one."""
+    if found is None or len(found.inputs) == 0:
+        return None
     witness = np.asarray(found.inputs[int(np.argmax(found.scores))], dtype=float)
     original = None if found.original is None else np.asarray(found.original, dtype=float).reshape(witness.shape)
     picture = as_picture(witness)
@@ -45,25 +55,17 @@ def as_picture(values: Array) -> Array | None:
     return values if is_picture and min(values.shape[:2]) >= _SMALLEST_SIDE else None
 
 
-def _pictures(witness: Array, original: Array | None) -> str:
-    shown = [witness] if original is None else [original, witness]
-    low, high = _range(shown)
-    scale = "" if (low, high) == (0.0, 1.0) else f"Shades run from {low:.3g} to {high:.3g}."
-    parts = []
-    if original is not None:
-        parts.append(_tile("original", _png(_shades(original, low, high))))
-    parts.append(_tile("violates", _png(_shades(witness, low, high))))
-    if original is not None:
-        change = witness - original
-        largest = float(np.abs(change).max())
-        change = change.mean(-1) if change.ndim == 3 else change
-        parts.append(_tile(f"difference, at most {largest:.2g}", _png(_shades(change, -largest, largest), signed=True)))
-    note = f'<p class="hint">{scale}</p>' if scale else ""
-    return f'<div class="pictures">{"".join(parts)}</div>{note}'
-
-
-def _tile(caption: str, source: str) -> str:
-    return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
+def _pictures(witness: Array, original: Array | None) -> Shown:
+    low, high = _range([witness] if original is None else [original, witness])
+    hint = "" if (low, high) == (0.0, 1.0) else f"Shades run from {low:.3g} to {high:.3g}."
+    violates = ("violates", _png(_shades(witness, low, high)))
+    if original is None:
+        return Shown((violates,), hint=hint)
+    change = witness - original
+    largest = float(np.abs(change).max())
+    change = change.mean(-1) if change.ndim == 3 else change
+    difference = (f"difference, at most {largest:.2g}", _png(_shades(change, -largest, largest), signed=True))
+    return Shown((("original", _png(_shades(original, low, high))), violates, difference), hint=hint)
 
 
 def _range(pictures: list[Array]) -> tuple[float, float]:
@@ -100,26 +102,18 @@ def _blue_to_red() -> bytes:
     return bytes((colors * 255).round().astype(np.uint8).ravel())
 
 
-def _numbers(witness: Array, original: Array | None) -> str:
-    order = np.arange(len(witness)) if original is None else np.argsort(-np.abs(witness - original), kind="stable")
-    kept = sorted(order[:_NUMBERS].tolist())
-    head = "<th>input</th><th>violates</th>" if original is None else (
-        "<th>input</th><th>centre</th><th>violates</th><th>change</th>"
-    )  # fmt: skip
-    rows = "".join(f"<tr>{''.join(_cells(i, witness, original))}</tr>" for i in kept)
-    left = len(witness) - len(kept)
+def _numbers(witness: Array, original: Array | None) -> Shown:
+    """The coordinates that changed most; the first ones where there is nothing to compare with."""
+    change = np.zeros_like(witness) if original is None else witness - original
+    kept = sorted(np.argsort(-np.abs(change), kind="stable")[:_NUMBERS].tolist())
     which = "" if original is None else ", those that changed most"
-    note = f'<p class="hint">{len(kept)} of {len(witness):,} inputs{which}.</p>' if left else ""
-    return f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{note}'
-
-
-def _cells(i: int, witness: Array, original: Array | None) -> Iterator[str]:
-    yield f"<td>{i}</td>"
+    hint = f"{len(kept)} of {len(witness):,} inputs{which}." if len(kept) < len(witness) else ""
     if original is None:
-        yield f"<td>{witness[i]:.4g}</td>"
-        return
-    change = witness - original
-    share = abs(change[i]) / (float(np.abs(change).max()) or 1.0)
-    yield f"<td>{original[i]:.4g}</td><td>{witness[i]:.4g}</td>"
-    bar = f'<span class="amount" style="width:{share * 3:.2f}em" aria-hidden="true"></span>'
-    yield f"<td>{change[i]:+.3g} {bar}</td>"
+        plain = tuple(((str(i), f"{witness[i]:.4g}"), None) for i in kept)
+        return Shown(heads=("input", "violates"), rows=plain, hint=hint)
+    largest = float(np.abs(change).max()) or 1.0
+    rows = tuple(
+        ((str(i), f"{original[i]:.4g}", f"{witness[i]:.4g}", f"{change[i]:+.3g}"), abs(change[i]) / largest)
+        for i in kept
+    )
+    return Shown(heads=("input", "centre", "violates", "change"), rows=rows, hint=hint)

@@ -10,15 +10,19 @@ import pytest
 
 import made_campaign as made
 from rarely.core.errors import FormatError, InputError
+from rarely.report.charts import Drawing, inline
 from rarely.report.figures import Curve, histogram, plot_curves, plot_distribution, plot_levels, save
 from rarely.report.interactive import write_interactive
-from rarely.report.sources import read_records
-from rarely.report.svg import inline
-from rarely.report.tally import tally
+from rarely.report.page import render
+from rarely.report.tally import read_records, tally
 
 
 def _texts(svg: str) -> list[str]:
     return [element.text or "" for element in ET.fromstring(svg).iter() if element.tag.endswith("text")]
+
+
+def _svg(drawing: Drawing) -> str:
+    return render("drawing.html", drawing=drawing)
 
 
 @pytest.mark.parametrize(
@@ -40,19 +44,19 @@ def test_quartiles_do_not_mix_numbers_and_nothing() -> None:
 
 def test_a_drawing_in_a_page_is_well_formed_and_named() -> None:
     curves = [Curve(f"<b>&{i}", [0.1, 0.2], [[-9.0, -math.inf], [-3.0, -2.0]]) for i in range(2)]
-    drawing = inline(plot_curves(curves), "here", "a < b", "c & d")
+    drawing = _svg(inline(plot_curves(curves), "here", "a < b", "c & d"))
     assert drawing.startswith("<svg viewBox=")
     body = drawing.replace(
         "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
     )
     assert {"<b>&0", "<b>&1", "no violation found"} <= set(_texts(body))
     assert '<title id="here-title">a &lt; b</title>' in drawing
-    assert inline(plot_curves(curves), "here", "a < b", "c & d") == drawing  # the same data, the same file
+    assert _svg(inline(plot_curves(curves), "here", "a < b", "c & d")) == drawing  # the same data, the same file
 
 
 def test_many_points_do_not_fill_the_file() -> None:
-    few = inline(plot_curves([Curve("", [0.1, 0.2], [[-5.0] * 900] * 2)]), "few", "", "")
-    many = inline(plot_curves([Curve("", [0.1, 0.2], [[-5.0] * 9000] * 2)]), "many", "", "")
+    few = _svg(inline(plot_curves([Curve("", [0.1, 0.2], [[-5.0] * 900] * 2)]), "few", "", ""))
+    many = _svg(inline(plot_curves([Curve("", [0.1, 0.2], [[-5.0] * 9000] * 2)]), "many", "", ""))
     assert len(many) < len(few) / 5
 
 

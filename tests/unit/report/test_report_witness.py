@@ -9,7 +9,13 @@ import pytest
 from PIL import Image
 
 from rarely.campaign.records import WitnessSet
-from rarely.report.witness import MAX_SIDE, as_picture, witness_html
+from rarely.report.page import render
+from rarely.report.witness import MAX_SIDE, as_picture, shown
+
+
+def witness_html(found: WitnessSet) -> str:
+    witness = shown(found)
+    return "" if witness is None else render("witness.html", witness=witness)
 
 
 def _images(html: str) -> list[np.ndarray]:
