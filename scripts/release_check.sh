@@ -9,7 +9,7 @@ rm -rf dist
 "$bin/twine" check --strict dist/*
 wheel=$(ls "$PWD"/dist/*.whl)
 contents=$("$bin/python" -m zipfile -l "$wheel")
-for file in rarely/py.typed rarely/demo/assets/signs.onnx; do
+for file in rarely/py.typed rarely/demo/assets/signs.onnx rarely/report/templates/page.html rarely/report/assets/page.css; do
   grep -q "^$file " <<<"$contents" || { echo "the wheel lacks $file" >&2; exit 1; }
 done
 work=$(mktemp -d)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FAILED = 1  # exit code
 _FEW = 3  # packages of an extra whose versions are shown
-_CORE = ("torch", "numpy", "onnx", "safetensors", "pydantic", "typer", "rich", "matplotlib", "pillow")
+_CORE = ("torch", "numpy", "onnx", "safetensors", "pydantic", "typer", "rich", "matplotlib", "pillow", "jinja2")
 # What each extra of pyproject.toml is for.
 GIVES = {
     "onnxruntime": "a second opinion on every ONNX import; runs operators that the importer does not know",
