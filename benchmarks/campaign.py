@@ -25,7 +25,7 @@ import numpy as np
 
 from common import options, parser, table, write_json
 from rarely import Campaign
-from rarely.campaign.tasks import Answer, Chunk, Solved
+from rarely.campaign.tasks import Chunk, ChunkAnswer, Solved
 from rarely.campaign.work import solve
 from rarely.demo import assets
 from rarely.report.page import write_page
@@ -52,10 +52,10 @@ class MadeUp:
     def submit(self, chunk: Chunk) -> None:
         self._waiting.append(chunk)
 
-    def completed(self, timeout: float) -> list[Answer]:
+    def completed(self, timeout: float) -> list[ChunkAnswer]:
         chunk = self._waiting.pop()
         self._known = self._known or solve(chunk)
-        return [Answer(chunk, self._known[: len(chunk.tasks)])]
+        return [ChunkAnswer(chunk, self._known[: len(chunk.tasks)])]
 
     def close(self) -> None:
         pass

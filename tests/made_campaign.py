@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rarely.campaign.records import Header, Record, WitnessSet
+from rarely.campaign.store import Header, Record, WitnessSet
 from rarely.questions.result import Estimate, Interval, MethodReport, Outcome
 
 CLASSES = ("stop", "give way", "no entry", "ahead only", "roundabout", "no overtaking")

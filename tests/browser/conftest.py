@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import made_campaign as made
-from rarely.campaign.records import Header, Record
+from rarely.campaign.store import Header, Record
 from rarely.report.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -14,23 +14,22 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from rarely import __version__
 from rarely.campaign.driver import Driver, Watch
 from rarely.campaign.engines import Engine, LocalEngine
-from rarely.campaign.expansion import Expansion, digest, expand
+from rarely.campaign.expansion import Expansion, expand_plan
 from rarely.campaign.plan import EstimatorTable, read_plan
-from rarely.campaign.records import Header
-from rarely.campaign.store import Store
-from rarely.campaign.tasks import Chunk
-from rarely.campaign.work import build, estimator_of
+from rarely.campaign.store import Header, Store
+from rarely.campaign.tasks import Chunk, digest
+from rarely.campaign.work import build_problem, estimator_of
 from rarely.campaign.writer import Writer, locked, put_aside
 from rarely.core.errors import InputError, RarelyError
 
-EngineName = Literal["local", "dask"]
-
 
 @dataclass(frozen=True)
-class Summary:
+class PlanSummary:
     """What a plan comes to."""
 
     problems: int
@@ -56,20 +55,19 @@ class Campaign:
                 estimator_of(settings.model_dump(exclude_none=True))
             except RarelyError as error:
                 raise InputError(f"{self.source or 'the plan'}: estimator: {error}") from error
-        self.expansion: Expansion = expand(self.plan, folder)
+        self.expansion: Expansion = expand_plan(self.plan, folder)
 
     def __len__(self) -> int:
         return len(self.expansion)
 
-    def summary(self) -> Summary:
-        settings, general = self.plan.settings(), self.plan.campaign
+    def summary(self) -> PlanSummary:
+        settings = self.plan.settings()
         groups = []
         for group in self.expansion.groups:
             words = [group.network, group.source[0].item.partition("[")[0], f"l{group.norm}" if group.norm else ""]
-            size = len(group.source) * len(group.radii) * general.replicates
-            groups.append((" ".join(filter(None, words)), size * len(settings)))
+            groups.append((" ".join(filter(None, words)), self.expansion.size(group) * len(settings)))
         each = [_guess(table, self.plan.budget.calls) for table in settings]
-        return Summary(
+        return PlanSummary(
             len(self), self.expansion.chunk_count,
             tuple(dict.fromkeys(group.network for group in self.expansion.groups if group.network)),
             tuple(groups), tuple(table.shown for table in settings), sum(each) * len(self) // len(settings),
@@ -79,7 +77,7 @@ class Campaign:
         self,
         out: str | Path,
         *,
-        engine: EngineName | Engine = "local",
+        engine: Literal["local", "dask"] | Engine = "local",
         workers: int | None = None,
         scheduler: str | None = None,
         device: str = "auto",
@@ -131,21 +129,17 @@ class Campaign:
         """
         for first, last in self.expansion.samples():
             try:
-                build(first)
+                build_problem(first)
             except RarelyError:
-                build(last)
+                build_problem(last)
 
     def _fingerprint(self, device: str) -> dict[str, str]:
-        import torch
-
         return {**self.expansion.fingerprint, "device": device, "rarely": __version__, "torch": torch.__version__}
 
     def _header(self, folder: Path, fingerprint: dict[str, str]) -> Header:
-        import torch
-
         versions = {
-            "rarely": __version__,
-            "torch": torch.__version__,
+            "rarely": fingerprint["rarely"],
+            "torch": fingerprint["torch"],
             "python": platform.python_version(),
             "platform": platform.platform(),
         }
@@ -160,10 +154,10 @@ class Campaign:
         )  # fmt: skip
 
 
-def _engine(name: EngineName | Engine, workers: int, scheduler: str | None, device: str) -> Engine:
-    if not isinstance(name, str):
-        return name
-    if name == "local":
+def _engine(engine: str | Engine, workers: int, scheduler: str | None, device: str) -> Engine:
+    if not isinstance(engine, str):
+        return engine
+    if engine == "local":
         return LocalEngine(workers)
     from rarely.campaign.dask_engine import DaskEngine
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from rarely.campaign.records import Record
-from rarely.campaign.store import Store
+from rarely.campaign.store import Record, Store
 from rarely.core.errors import InputError
 from rarely.questions.result import Outcome
 from rarely.stats.intervals import incomplete_beta, student_quantile
@@ -66,7 +65,7 @@ _ONE_SIDED = {
 }
 
 
-def compare(a: Store, b: Store) -> Comparison:
+def compare_stores(a: Store, b: Store) -> Comparison:
     """Match problems by all but their network: item, norm, radius, replicate, and settings where a plan has several.
 
     Where a campaign has several networks, problems are matched by the network's name, too.

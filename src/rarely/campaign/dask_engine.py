@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rarely.campaign.tasks import Answer, Chunk
+from rarely.campaign.tasks import Chunk, ChunkAnswer
 from rarely.campaign.work import answer
 from rarely.core.errors import InputError, MissingExtra
 
@@ -63,7 +63,7 @@ class DaskEngine:
             return False
         return any("GPU" in worker["resources"] for worker in self._client.scheduler_info()["workers"].values())
 
-    def completed(self, timeout: float) -> list[Answer]:
+    def completed(self, timeout: float) -> list[ChunkAnswer]:
         answers = []
         try:
             answers.append(self._answer(self._done.get(timeout=timeout)))
@@ -72,12 +72,12 @@ class DaskEngine:
         except queue.Empty:
             return answers
 
-    def _answer(self, future: Any) -> Answer:
+    def _answer(self, future: Any) -> ChunkAnswer:
         chunk = self._running.pop(future)
         try:
-            found: Answer = future.result()
+            found: ChunkAnswer = future.result()
         except Exception as error:  # the worker died too often, or does not have rarely, or Dask gave up
-            return Answer(chunk, failure=f"{type(error).__name__}: {error}")
+            return ChunkAnswer(chunk, failure=f"{type(error).__name__}: {error}")
         return found
 
     def close(self) -> None:

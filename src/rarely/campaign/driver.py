@@ -1,16 +1,20 @@
-"""The loop of a running campaign: chunks out, answers in, results into the store, a word on how it stands."""
+"""The loop of a running campaign: chunks out, answers in, results into the store, a word on how it stands.
+
+A chunk that fails is tried three times, then one problem at a time, so that only the guilty are failed.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rarely.campaign.engines import Engine
-from rarely.campaign.retries import Retries
-from rarely.campaign.tasks import Chunk
-from rarely.campaign.writer import Result, Writer
+from rarely.campaign.tasks import Chunk, ChunkAnswer, make_chunk
+from rarely.campaign.writer import TaskResult, Writer
 
+TRIES = 3
 _PATIENCE = 0.5  # seconds between two words when nothing arrives
 
 
@@ -36,11 +40,6 @@ class Standing:
         left = self.total - self.done - self.failed
         return self.seconds * left / self.fresh if self.fresh else None
 
-    def values(self) -> dict[str, float]:
-        """What a logger of `rarely.questions.tracking` takes."""
-        values = {"done": self.done, "failed": self.failed, "calls_per_second": self.calls_per_second}
-        return {f"rarely/{name}": value for name, value in values.items()}
-
 
 Watch = Callable[[Standing], None]
 
@@ -55,7 +54,7 @@ class Driver:
         self._running = self._calls = self._fresh = 0
         self._started = time.monotonic()
 
-    def run(self, missing: Iterator[Chunk]) -> Standing:
+    def run(self, missing: Iterator[Chunk]) -> None:
         """Drive all chunks through the engine; only as many as it takes at once are in memory."""
         self._watch(self.standing())
         while True:
@@ -63,7 +62,7 @@ class Driver:
                 self._engine.submit(chunk)
                 self._running += len(chunk.tasks)
             if not self._running:
-                return self.standing()
+                return
             for answer in self._engine.completed(_PATIENCE):
                 self._running -= len(answer.chunk.tasks)
                 results = self._retries.take(answer)
@@ -80,7 +79,7 @@ class Driver:
                 return
             yield chunk
 
-    def _count(self, results: list[Result]) -> None:
+    def _count(self, results: list[TaskResult]) -> None:
         good = [result.solved for result in results if result.solved is not None]
         self._done += len(good)
         self._failed += len(results) - len(good)
@@ -90,3 +89,73 @@ class Driver:
     def standing(self) -> Standing:
         seconds = time.monotonic() - self._started
         return Standing(self._total, self._done, self._failed, self._running, self._calls, self._fresh, seconds)
+
+
+@dataclass
+class _Case:
+    """A chunk that has failed."""
+
+    whole: Chunk
+    failures: int = 0
+    alone: dict[int, TaskResult] = field(default_factory=dict)  # by place, once the problems run one by one
+    tries: dict[int, int] = field(default_factory=dict)
+
+
+class Retries:
+    """Turns answers into results, or into chunks to run again (`waiting`).
+
+    A chunk's numbers depend on what is in it. So that a worker killed by chance leaves no trace in them, results of
+    problems that ran alone count only where one of them failed, or where the whole chunk fails whatever is done.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._cases: dict[int, _Case] = {}
+        self.waiting: deque[Chunk] = deque()
+
+    def take(self, answer: ChunkAnswer) -> list[TaskResult] | None:
+        """The final results of the answer's chunk, or None where it must wait for more."""
+        case = self._cases.get(answer.chunk.number)
+        if case is None or answer.chunk == case.whole:
+            return self._whole(answer, case or _Case(answer.chunk))
+        return self._alone(answer, case)
+
+    def _whole(self, answer: ChunkAnswer, case: _Case) -> list[TaskResult] | None:
+        chunk = answer.chunk
+        if not answer.failure:
+            self._cases.pop(chunk.number, None)
+            found = zip(chunk.tasks, answer.solved, strict=True)
+            return [TaskResult(task.index, case.failures + 1, solved) for task, solved in found]
+        self._cases[chunk.number] = case
+        case.failures += 1
+        if case.failures % TRIES:
+            self.waiting.append(chunk)
+        elif len(chunk.tasks) == 1:
+            return self._end(case, [TaskResult(chunk.tasks[0].index, case.failures, None, answer.failure)])
+        elif case.alone:
+            return self._end(case, self._by_place(case))
+        else:
+            self.waiting.extend(make_chunk(chunk.number, self._seed, chunk.method, (task,)) for task in chunk.tasks)
+        return None
+
+    def _alone(self, answer: ChunkAnswer, case: _Case) -> list[TaskResult] | None:
+        (task,) = answer.chunk.tasks
+        tries = case.tries[task.index] = case.tries.get(task.index, 0) + 1
+        if answer.failure and tries < TRIES:
+            self.waiting.append(answer.chunk)
+            return None
+        solved = None if answer.failure else answer.solved[0]
+        case.alone[task.index] = TaskResult(task.index, case.failures + tries, solved, answer.failure)
+        if len(case.alone) < len(case.whole.tasks):
+            return None
+        if any(result.solved is None for result in case.alone.values()):
+            return self._end(case, self._by_place(case))
+        self.waiting.append(case.whole)
+        return None
+
+    def _by_place(self, case: _Case) -> list[TaskResult]:
+        return [case.alone[task.index] for task in case.whole.tasks]
+
+    def _end(self, case: _Case, results: list[TaskResult]) -> list[TaskResult]:
+        del self._cases[case.whole.number]
+        return results

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import glob
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,9 +11,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rarely.campaign.files import locate
 from rarely.campaign.plan import DatasetTable, EstimatorTable, InstancesTable, NetworkTable, Plan, RlvTable, VnnlibTable
-from rarely.campaign.tasks import Chunk, File, ImagePlace, Method, NetworkFile, PropertyPlace, Task
+from rarely.campaign.tasks import (
+    Chunk,
+    File,
+    ImagePlace,
+    Method,
+    NetworkFile,
+    PropertyPlace,
+    Task,
+    digest,
+    digest_all,
+    locate,
+    make_chunk,
+)
 from rarely.core.errors import FormatError, InputError
 from rarely.io.formats.images import load_images
 from rarely.io.formats.vnncomp import read_instances
@@ -70,7 +80,7 @@ class Group:
 
     @property
     def token(self) -> str:
-        """Tells it from all others, by content and not by path."""
+        """Tells it from all others, by content and not by path. The names of `NetworkFile` and its fields are in it."""
         content = self.network_file and replace(self.network_file, file=File("", self.network_file.file.digest))
         return digest(self.network, repr(content), self.norm)
 
@@ -84,13 +94,13 @@ class Expansion:
     fingerprint: dict[str, str]  # all that the numbers depend on, in words
 
     def __len__(self) -> int:
-        return len(self.plan.settings()) * sum(map(self._size, self.groups))
+        return len(self.plan.settings()) * sum(map(self.size, self.groups))
 
     @property
     def chunk_count(self) -> int:
-        return len(self.plan.settings()) * sum(-(-self._size(g) // self.plan.campaign.batch) for g in self.groups)
+        return len(self.plan.settings()) * sum(-(-self.size(g) // self.plan.campaign.batch) for g in self.groups)
 
-    def _size(self, group: Group) -> int:
+    def size(self, group: Group) -> int:
         return len(group.source) * len(group.radii) * self.plan.campaign.replicates
 
     def chunks(self, device: str = "auto") -> Iterator[Chunk]:
@@ -99,7 +109,7 @@ class Expansion:
         for settings in self.plan.settings():
             method = Method(settings.model_dump(exclude_none=True), general.confidence, self.plan.budget.calls, device)
             for group in self.groups:
-                size = self._size(group)
+                size = self.size(group)
                 for start in range(0, size, general.batch):
                     stop = min(start + general.batch, size)
                     tasks = tuple(self._tasks(settings, group, first + start, range(start, stop)))
@@ -111,7 +121,7 @@ class Expansion:
         """The first and the last task of each source, on its first network."""
         settings = self.plan.settings()[0]
         for group in {id(group.source): group for group in reversed(self.groups)}.values():
-            (first,), (last,) = (self._tasks(settings, group, 0, range(i, i + 1)) for i in (0, self._size(group) - 1))
+            (first,), (last,) = (self._tasks(settings, group, 0, range(i, i + 1)) for i in (0, self.size(group) - 1))
             yield first, last
 
     def _tasks(self, settings: EstimatorTable, group: Group, first: int, numbers: range) -> Iterator[Task]:
@@ -131,26 +141,7 @@ class Expansion:
             )  # fmt: skip
 
 
-def digest(*parts: str) -> str:
-    """16 hex digits."""
-    return digest_all(parts)
-
-
-def digest_all(parts: Iterable[str]) -> str:
-    """`digest` of what need not be in memory at once."""
-    state = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        state.update(part.encode() + b"\0")
-    return state.hexdigest()
-
-
-def make_chunk(number: int, seed: int, method: Method, tasks: tuple[Task, ...]) -> Chunk:
-    """A chunk whose seed follows from the plan's and from what is in it."""
-    own = int(digest(str(seed), *(task.key for task in tasks)), 16) >> 2  # below 2**63 for all batches of the chunk
-    return Chunk(number, own, method, tasks)
-
-
-def expand(plan: Plan, folder: Path) -> Expansion:
+def expand_plan(plan: Plan, folder: Path) -> Expansion:
     """Find, read and hash what the plan names."""
     found = {f"campaign.{key}": str(value) for key, value in plan.campaign if key != "name"}
     found["estimator"] = "; ".join(settings.shown for settings in plan.settings())

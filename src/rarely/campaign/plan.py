@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from rarely.core.errors import FormatError, InputError
 
-Norm = Literal["inf", "2", "1"]
+NormName = Literal["inf", "2", "1"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
@@ -49,7 +49,7 @@ class DatasetTable(_Table):
 
     dataset: Text  # .npz, .npy or a folder of pictures
     radii: Annotated[tuple[Positive, ...], Field(min_length=1)]  # in the units of the images
-    norms: Annotated[tuple[Norm, ...], Field(min_length=1)] = ("inf",)  # noise is uniform in their balls
+    norms: Annotated[tuple[NormName, ...], Field(min_length=1)] = ("inf",)  # noise is uniform in their balls
     labels: str | None = None  # .npy; those in the .npz, else the network's own answers, unless given
     classes: tuple[str, ...] = ()  # names of the labels
     indices: tuple[Annotated[int, Field(ge=0)], ...] | str | None = None  # a list, or "start:stop"

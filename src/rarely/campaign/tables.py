@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rarely.campaign.records import Record
-from rarely.campaign.store import Store
+from rarely.campaign.store import Record, Store
 from rarely.core.errors import InputError, MissingExtra
 
 _TEXT = ("key", "name", "network", "item", "label", "norm", "state", "reason", "outcome")
@@ -37,7 +36,7 @@ def flat(record: Record) -> dict[str, Any]:
     return row
 
 
-def export(store: Store, file: str | Path) -> int:
+def export_store(store: Store, file: str | Path) -> int:
     """Write every problem of a store; the suffix says how. Returns the number of rows. Memory stays flat."""
     path = Path(file)
     writers = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}

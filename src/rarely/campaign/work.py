@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rarely.campaign.files import unchanged
-from rarely.campaign.records import WitnessSet
-from rarely.campaign.tasks import Answer, Chunk, File, ImagePlace, NetworkFile, Solved, Task
+from rarely.campaign.store import WitnessSet, pack_witnesses
+from rarely.campaign.tasks import Chunk, ChunkAnswer, File, ImagePlace, NetworkFile, Solved, Task, unchanged
 from rarely.core.errors import RarelyError
 from rarely.core.execution import Execution, fitting_batches
 from rarely.core.problem import Problem
@@ -34,14 +32,14 @@ PROOF_BOXES = 5000  # that `auto` may bound for a proof in few dimensions
 _KEPT_WITNESSES = 8
 
 
-def answer(chunk: Chunk) -> Answer:
+def answer(chunk: Chunk) -> ChunkAnswer:
     """Solve a chunk, or say why not: a failing problem must not end the worker."""
     try:
-        return Answer(chunk, solve(chunk))
+        return ChunkAnswer(chunk, solve(chunk))
     except RarelyError as error:
-        return Answer(chunk, failure=str(error))
+        return ChunkAnswer(chunk, failure=str(error))
     except Exception as error:  # a user's network may raise anything
-        return Answer(chunk, failure=f"{type(error).__name__}: {error}")
+        return ChunkAnswer(chunk, failure=f"{type(error).__name__}: {error}")
 
 
 def solve(chunk: Chunk) -> tuple[Solved, ...]:
@@ -49,7 +47,7 @@ def solve(chunk: Chunk) -> tuple[Solved, ...]:
     torch.set_num_threads(1)
     method = chunk.method
     estimator = estimator_of(method.estimator)
-    problems = [build(task) for task in chunk.tasks]
+    problems = [build_problem(task) for task in chunk.tasks]
     solved: dict[int, Solved] = {}
     for number, rows in enumerate(fitting_batches(problems, estimator)):
         running = Running(
@@ -70,7 +68,7 @@ def estimator_of(table: dict[str, Any]) -> Estimator:
     return make_estimator(settings.pop("method"), settings.pop("kernel", None), settings)
 
 
-def build(task: Task) -> Problem:
+def build_problem(task: Task) -> Problem:
     place = task.place
     if isinstance(place, ImagePlace):
         assert task.network_file is not None
@@ -120,17 +118,3 @@ def _pack(estimate: Estimate, problem: Problem, task: Task) -> Solved:
     return Solved(
         text, estimate.outcome.value, estimate.log_prob, estimate.log_prob_std, estimate.calls, witnesses
     )  # fmt: skip
-
-
-def pack_witnesses(found: WitnessSet) -> bytes:
-    buffer = io.BytesIO()
-    arrays = {"inputs": found.inputs, "scores": found.scores}
-    if found.original is not None:
-        arrays["original"] = found.original
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def unpack_witnesses(content: bytes) -> WitnessSet:
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        return WitnessSet(stored["inputs"], stored["scores"], stored.get("original"))

@@ -11,9 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rarely.campaign.records import Header
-from rarely.campaign.schema import FILE, migrate
-from rarely.campaign.store import explained
+from rarely.campaign.store import FILE, Header, explained, migrate
 from rarely.campaign.tasks import Solved, Task
 from rarely.core.errors import InputError, StoreError
 
@@ -21,7 +19,7 @@ _LOCK = "campaign.lock"
 
 
 @dataclass(frozen=True)
-class Result:
+class TaskResult:
     """What is known of one problem at last: its answer, or why it has none."""
 
     place: int
@@ -91,7 +89,7 @@ class Writer:
             known: int = self._connection.execute(query, (tasks[0].index, tasks[-1].index)).fetchone()[0]
         return known == len(tasks)
 
-    def commit(self, results: Iterable[Result]) -> None:
+    def commit(self, results: Iterable[TaskResult]) -> None:
         """Write the results of one chunk, all or none."""
         with explained(self.path), self._transaction():
             for result in results:
@@ -122,11 +120,11 @@ class Writer:
         self._connection.close()
 
 
-def put_aside(folder: Path) -> Path | None:
+def put_aside(folder: Path) -> None:
     """Give an older store another name, so that a new one can begin; nothing that is done is ever thrown away."""
     path = folder / FILE
     if not path.exists():
-        return None
+        return
     with explained(path):
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -134,7 +132,6 @@ def put_aside(folder: Path) -> Path | None:
         while (aside := folder / f"campaign-{number}.sqlite").exists():
             number += 1
         path.rename(aside)
-    return aside
 
 
 def _check_same(path: Path, old: Mapping[str, str], new: Mapping[str, str]) -> None:

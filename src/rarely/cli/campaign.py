@@ -142,7 +142,7 @@ def compare(
 
     Problems are matched by item, norm, radius and replicate. A difference is log p in B minus log p in A.
     """
-    from rarely.campaign.compare import compare as compare_stores
+    from rarely.campaign.compare import compare_stores
     from rarely.campaign.store import Store
 
     check_writable(csv_file, json_file)
@@ -166,7 +166,7 @@ def export(
 ) -> None:
     """Write all problems of a campaign as one table."""
     from rarely.campaign.store import Store
-    from rarely.campaign.tables import export as export_store
+    from rarely.campaign.tables import export_store
 
     check_writable(out)
     with Store.open(folder) as store:

@@ -16,7 +16,7 @@ from rarely.cli.output import check_writable, screen
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rarely.campaign.records import Record
+    from rarely.campaign.store import Record
 
 _INTERACTIVE = ".html"
 _MOST_CLIMBS = 12  # lines that can be told apart
@@ -54,13 +54,13 @@ def report(
     Shares, charts, the worst problems with inputs that violate, a table of all problems, and how to reproduce them.
     """
     from rarely.campaign.store import Store
-    from rarely.report.page import sentence, write_page
+    from rarely.report.page import in_a_sentence, write_page
 
     check_writable(out)
     with Store.open(folder) as store, _writing(out):
         counted = write_page(out, store.header, store.records(), store.witnesses)
     if not quiet:
-        screen().print(sentence(counted), markup=False, soft_wrap=True)
+        screen().print(in_a_sentence(counted), markup=False, soft_wrap=True)
         screen().print(f"Written: {out} ({out.stat().st_size / 1000:,.0f} kB)", markup=False, soft_wrap=True)
 
 

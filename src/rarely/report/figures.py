@@ -24,7 +24,7 @@ SERIES = (ACCENT, "#c98a1b", "#7a5aa6", "#5b8c5a", "#a34a6d", "#5f6b76")  # curv
 _MARKERS = "osD^vP"
 _MAX_POINTS = 2000  # more become a smear, and a large file
 _LONGEST = 44  # characters of a name in a legend
-_LN10 = math.log(10)
+LN10 = math.log(10)
 _FORMATS = (".svg", ".png", ".pdf")
 
 
@@ -63,8 +63,7 @@ def plot_estimate(estimate: Estimate, size: tuple[float, float] = (6.4, 5.2)) ->
     figure = _figure(*size)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     steps = np.arange(1, len(levels) + 1)
-    top.axhline(0.0, color=WARNING, linewidth=1)
-    top.annotate("violation", (1, 0), xytext=(0, 4), textcoords="offset points", color=WARNING, fontsize=9)
+    _mark_violation(top, 1, 0)
     top.plot(steps, levels, color=ACCENT, marker="o", markersize=4)
     top.margins(y=0.15)
     top.set_ylabel("level (score)")
@@ -90,7 +89,7 @@ def plot_probabilities(estimates: Sequence[Estimate]) -> Figure:
                 "proved safe", (1.0, y), xycoords=("axes fraction", "data"), ha="right", va="center", color=INK
             )
         elif estimate.log_prob == -math.inf:
-            bound = estimate.upper_bound / _LN10
+            bound = estimate.upper_bound / LN10
             axes.plot(bound, y, marker="|", color=FAINT, markersize=10)
             axes.annotate(
                 "",
@@ -100,10 +99,10 @@ def plot_probabilities(estimates: Sequence[Estimate]) -> Figure:
                 arrowprops={"arrowstyle": "<-", "color": FAINT},
             )
         else:
-            centre = estimate.log_prob / _LN10
-            low = estimate.interval.low / _LN10 if math.isfinite(estimate.interval.low) else centre
+            centre = estimate.log_prob / LN10
+            low = estimate.interval.low / LN10 if math.isfinite(estimate.interval.low) else centre
             color = ACCENT if estimate.outcome.trusted else WARNING
-            axes.plot([low, estimate.interval.high / _LN10], [y, y], color=color, linewidth=2)
+            axes.plot([low, estimate.interval.high / LN10], [y, y], color=color, linewidth=2)
             axes.plot(centre, y, marker="o", color=color, markersize=5)
     axes.set_yticks(rows, [_literal(estimate.name) or "problem" for estimate in estimates])
     axes.set_ylim(-0.6, len(estimates) - 0.4)
@@ -117,8 +116,7 @@ def plot_levels(estimates: Sequence[Estimate], size: tuple[float, float] = (7.2,
     """How each sampler climbed: its levels as a share of the way from the first level to the violation."""
     figure = _figure(*size)
     axes = figure.subplots()
-    axes.axhline(1.0, color=WARNING, linewidth=1)
-    axes.annotate("violation", (0, 1), xytext=(0, 4), textcoords="offset points", color=WARNING, fontsize=9)
+    _mark_violation(axes, 0, 1)
     climbs = [(e, np.array([level for level in e.levels if math.isfinite(level)])) for e in estimates]
     shown = [(estimate, levels) for estimate, levels in climbs if len(levels) > 1 and levels[0] < 0]
     for i, (estimate, levels) in enumerate(shown):
@@ -150,17 +148,17 @@ def plot_curves(curves: Sequence[Curve], floor: float | None = None, size: tuple
     axes = figure.subplots()
     if len(curves) == 1 and sum(np.size(column) for column in columns) <= _MAX_POINTS:
         for radius, column in zip(curves[0].radii, curves[0].log_probs, strict=True):
-            points = np.maximum(np.asarray(column, dtype=float), floor) / _LN10
+            points = np.maximum(np.asarray(column, dtype=float), floor) / LN10
             axes.plot(np.full(len(points), radius), points, ls="", marker=".", color=FAINT, markersize=5, zorder=1)
     for i, curve in enumerate(curves):
         color, marker = SERIES[i % len(SERIES)], _MARKERS[i % len(_MARKERS)]
-        low, middle, high = np.maximum(curve.quartiles(), floor).T / _LN10
+        low, middle, high = np.maximum(curve.quartiles(), floor).T / LN10
         band = {"alpha": 0.2, "label": "quartiles"} if len(curves) == 1 else {"alpha": 0.1}
         axes.fill_between(curve.radii, low, high, color=color, linewidth=0, **band)
         name = _literal(curve.name[-_LONGEST:]) if len(curves) > 1 else "median"
         axes.plot(curve.radii, middle, color=color, marker=marker, markersize=5, label=name)
     if any(np.isneginf(np.asarray(column, dtype=float)).any() for column in columns):
-        axes.axhline(floor / _LN10, color=WARNING, linewidth=1, linestyle="--", label="no violation found")
+        axes.axhline(floor / LN10, color=WARNING, linewidth=1, linestyle="--", label="no violation found")
     axes.set_xlabel("radius ε")
     axes.set_ylabel("log10 of the probability of a mistake")
     axes.legend(frameon=False)
@@ -189,7 +187,7 @@ def plot_distribution(trusted: ArrayLike, doubtful: ArrayLike = (), size: tuple[
 
 def histogram(trusted: ArrayLike, doubtful: ArrayLike = ()) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Edges on the scale of log10 p at round numbers, at most 31, and the counts between them. Takes natural logs."""
-    numbers, doubts = (np.asarray(values, dtype=float) / _LN10 for values in (trusted, doubtful))
+    numbers, doubts = (np.asarray(values, dtype=float) / LN10 for values in (trusted, doubtful))
     every = np.concatenate([numbers, doubts])
     low, high = (float(every.min()), float(every.max())) if len(every) else (-1.0, 0.0)
     step = next(s for s in (m * 10.0**k for k in range(-1, 300) for m in (1, 2, 5)) if (high - low) / s <= 28)
@@ -250,6 +248,11 @@ def _figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def _mark_violation(axes: Axes, left: float, height: float) -> None:
+    axes.axhline(height, color=WARNING, linewidth=1)
+    axes.annotate("violation", (left, height), xytext=(0, 4), textcoords="offset points", color=WARNING, fontsize=9)
 
 
 def _clean(*plots: Axes) -> None:

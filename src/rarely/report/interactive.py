@@ -9,16 +9,14 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rarely.campaign.records import Record
+from rarely.campaign.store import Record
 from rarely.core.errors import InputError, MissingExtra
 from rarely.questions.result import Estimate
-from rarely.report.figures import FAINT, INK, SERIES, WARNING
+from rarely.report.figures import FAINT, INK, LN10, SERIES, WARNING
 from rarely.report.tally import standing, tally
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-_LN10 = math.log(10)
 
 
 def write_interactive(file: Path, records: Sequence[Record], kind: str) -> None:
@@ -42,7 +40,7 @@ def _curve(figure: Figure, known: Sequence[tuple[Record, Estimate]]) -> None:
     if seen:
         figure.add_scatter(x=[r.radius for r, _ in seen], name="problems", **_marks(seen))
     for color, curve in zip(cycle(SERIES), tally((record for record, _ in known), max_rows=0).curves(), strict=False):
-        middles = [_finite(cut / _LN10) for cut in curve.quartiles()[:, 1].tolist()]
+        middles = [_finite(cut / LN10) for cut in curve.quartiles()[:, 1].tolist()]
         name = f"median {escape(curve.name)}"
         figure.add_scatter(x=list(curve.radii), y=middles, mode="lines+markers", line_color=color, name=name)
     figure.update_layout(xaxis_title="radius ε", yaxis_title="log10 of the probability of a mistake")
@@ -71,7 +69,7 @@ def _levels(figure: Figure, known: Sequence[tuple[Record, Estimate]]) -> None:
 def _marks(seen: Sequence[tuple[Record, Estimate]]) -> dict[str, Any]:
     """log10 p of each problem as a mark that says its name; plotly reads tags in names, so they are escaped."""
     return {
-        "y": [estimate.log_prob / _LN10 for _, estimate in seen],
+        "y": [estimate.log_prob / LN10 for _, estimate in seen],
         "text": [f"{escape(record.name)}<br>{escape(str(estimate))}" for record, estimate in seen],
         "hoverinfo": "text",
         "mode": "markers",

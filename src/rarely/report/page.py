@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rarely.campaign.records import Header, Record, WitnessSet
+from rarely.campaign.store import Header, Record, WitnessSet
 from rarely.questions.result import in_words, scientific
 from rarely.report.charts import charts, problems
 from rarely.report.tally import FIELDS, MAX_ROWS, STANDINGS, Tally, tally
@@ -51,7 +51,7 @@ def _page(header: Header, counted: Tally, witnesses: Callable[[str], WitnessSet 
         "page.html",
         header=header,
         counted=counted,
-        sentence=sentence(counted),
+        sentence=in_a_sentence(counted),
         meta=_meta(header),
         tiles=_tiles(counted),
         shares=[(name, count, _share(count, counted.total)) for name, count in _present(counted)],
@@ -86,7 +86,7 @@ def _asset(name: str) -> str:
     return files("rarely.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def sentence(counted: Tally) -> str:
+def in_a_sentence(counted: Tally) -> str:
     """The campaign in a sentence or two, as plain text."""
     if counted.total == 0:
         return "This campaign has no problems."

@@ -14,9 +14,7 @@ from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
-from rarely.campaign.records import Record
-from rarely.campaign.schema import FILE
-from rarely.campaign.store import Store
+from rarely.campaign.store import FILE, Record, Store
 from rarely.core.errors import FormatError, InputError
 from rarely.questions.result import Estimate, Outcome
 from rarely.report.figures import Curve

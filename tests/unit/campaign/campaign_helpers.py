@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rarely.campaign.store import Store
-from rarely.campaign.tasks import Answer, Chunk
+from rarely.campaign.tasks import Chunk, ChunkAnswer
 from rarely.campaign.work import answer
 
 NETWORK = """
@@ -43,11 +43,11 @@ class Inline:
     def submit(self, chunk: Chunk) -> None:
         self._waiting.append(chunk)
 
-    def completed(self, timeout: float) -> list[Answer]:
+    def completed(self, timeout: float) -> list[ChunkAnswer]:
         chunk = self._waiting.pop()  # last in, first out: order must not matter
         self.ran.append(chunk)
         reason = self.fails(chunk)
-        return [Answer(chunk, failure=reason) if reason else answer(chunk)]
+        return [ChunkAnswer(chunk, failure=reason) if reason else answer(chunk)]
 
     def close(self) -> None:
         self.closed = True

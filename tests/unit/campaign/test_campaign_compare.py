@@ -15,9 +15,9 @@ import pytest
 from campaign_helpers import Inline
 
 from rarely import Campaign
-from rarely.campaign.compare import _median, compare
+from rarely.campaign.compare import _median, compare_stores
 from rarely.campaign.store import Store
-from rarely.campaign.tables import COLUMNS, export, frame
+from rarely.campaign.tables import COLUMNS, export_store, frame
 from rarely.core.errors import InputError
 
 
@@ -36,7 +36,7 @@ def two(plan: dict[str, Any], tmp_path: Path) -> tuple[Store, Store]:
 
 
 def test_pairs_and_their_spread(two: tuple[Store, Store]) -> None:
-    found = compare(*two)
+    found = compare_stores(*two)
     assert len(found.pairs) == 20
     assert (found.only_a, found.only_b, found.unfinished) == (0, 20, 0)
     assert sum(found.verdicts().values()) == 20
@@ -77,18 +77,18 @@ def test_nothing_in_common_is_told(two: tuple[Store, Store], plan: dict[str, Any
     plan["problems"][0]["radii"] = [0.2]
     other = Campaign(plan).run(tmp_path / "c", engine=Inline())
     with other, pytest.raises(InputError, match="have no problem in common"):
-        compare(two[0], other)
+        compare_stores(two[0], other)
     plan["problems"][0]["radii"] = [0.1]
     plan["campaign"]["confidence"] = 0.9
     other = Campaign(plan).run(tmp_path / "d", engine=Inline())
     with other, pytest.raises(InputError, match=r"intervals of confidence \[0.9, 0.95\]"):
-        compare(two[0], other)
+        compare_stores(two[0], other)
 
 
 def test_several_networks_are_matched_by_name(two: tuple[Store, Store], plan: dict[str, Any], tmp_path: Path) -> None:
     plan["networks"].append({"path": f"{tmp_path}/worse.py:Net", "name": "worse"})
     with Campaign(plan).run(tmp_path / "both", engine=Inline()) as both:
-        found = compare(two[0], both)
+        found = compare_stores(two[0], both)
     assert len(found.pairs) == 20
     assert {pair.b.network for pair in found.pairs} == {"net"}
     assert found.only_b == 20
@@ -97,7 +97,7 @@ def test_several_networks_are_matched_by_name(two: tuple[Store, Store], plan: di
 def test_export(two: tuple[Store, Store], tmp_path: Path) -> None:
     store = two[0]
     for name in ("x.csv", "x.json", "x.parquet"):
-        assert export(store, tmp_path / name) == 20
+        assert export_store(store, tmp_path / name) == 20
     records = list(store.records())
     with (tmp_path / "x.csv").open() as lines:
         rows = list(csv.DictReader(lines))
@@ -111,4 +111,4 @@ def test_export(two: tuple[Store, Store], tmp_path: Path) -> None:
         assert table.log_prob[i] == parquet.log_prob[i] == record.estimate.log_prob
         assert rows[i]["key"] == data[i]["key"] == table.key[i] == parquet.key[i] == record.key
     with pytest.raises(InputError, match=r"written as .csv, .json, .parquet"):
-        export(store, tmp_path / "x.xlsx")
+        export_store(store, tmp_path / "x.xlsx")

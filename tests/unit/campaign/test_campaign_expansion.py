@@ -11,7 +11,7 @@ import pytest
 
 from rarely.campaign.campaign import Campaign
 from rarely.campaign.tasks import Task
-from rarely.campaign.work import build
+from rarely.campaign.work import build_problem
 from rarely.core.errors import FormatError, InputError
 
 
@@ -92,7 +92,7 @@ def test_property_files(tmp_path: Path) -> None:
     assert [(task.item, task.replicate, task.network) for task in found] == [
         ("a.rlv", 0, ""), ("a.rlv", 1, ""), ("b.rlv", 0, ""), ("b.rlv", 1, ""),
     ]  # fmt: skip
-    assert build(found[0]).name == "a.rlv #0"
+    assert build_problem(found[0]).name == "a.rlv #0"
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"holds no \.rlv file"):
         Campaign({"problems": [{"rlv": str(tmp_path / "empty")}]})
@@ -110,4 +110,4 @@ def test_a_file_that_changes_during_the_run_is_refused(plan: dict[str, Any], tmp
     (task, *_) = tasks(plan)
     (tmp_path / "data.npz").write_bytes(b"something else")
     with pytest.raises(InputError, match=r"data.npz changed while the campaign was running"):
-        build(task)
+        build_problem(task)

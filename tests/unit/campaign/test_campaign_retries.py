@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rarely.campaign.expansion import make_chunk
-from rarely.campaign.retries import TRIES, Retries
-from rarely.campaign.tasks import Answer, Chunk, File, Method, PropertyPlace, Solved, Task
-from rarely.campaign.writer import Result
+from rarely.campaign.driver import TRIES, Retries
+from rarely.campaign.tasks import Chunk, ChunkAnswer, File, Method, PropertyPlace, Solved, Task, make_chunk
+from rarely.campaign.writer import TaskResult
 
 METHOD = Method({"method": "auto"}, 0.95, None, "cpu")
 
@@ -18,14 +17,14 @@ def chunk(size: int) -> Chunk:
     return make_chunk(0, 1, METHOD, tasks)
 
 
-def drive(whole: Chunk, fails: Callable[[Chunk], bool]) -> tuple[list[Result], list[Chunk]]:
+def drive(whole: Chunk, fails: Callable[[Chunk], bool]) -> tuple[list[TaskResult], list[Chunk]]:
     """Run until there are results; each answer says by its log_prob in how large a company it was made."""
     retries, todo, ran = Retries(1), [whole], []
     while todo:
         now = todo.pop(0)
         ran.append(now)
         solved = tuple(Solved("{}", "violated", float(len(now.tasks)), 0.0, 1, None) for _ in now.tasks)
-        results = retries.take(Answer(now, failure="broken") if fails(now) else Answer(now, solved))
+        results = retries.take(ChunkAnswer(now, failure="broken") if fails(now) else ChunkAnswer(now, solved))
         if results is not None:
             assert not retries.waiting
             assert not todo
@@ -75,5 +74,5 @@ def test_what_fails_only_in_company_is_taken_alone() -> None:
 
 def test_a_single_problem_fails_after_three_tries() -> None:
     results, ran = drive(chunk(1), lambda c: True)
-    assert results == [Result(0, TRIES, None, "broken")]
+    assert results == [TaskResult(0, TRIES, None, "broken")]
     assert len(ran) == TRIES

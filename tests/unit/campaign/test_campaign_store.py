@@ -12,9 +12,7 @@ import pytest
 from campaign_helpers import Inline, content
 
 from rarely import Campaign
-from rarely.campaign import schema
-from rarely.campaign.schema import FILE
-from rarely.campaign.store import Store
+from rarely.campaign.store import FILE, MIGRATIONS, Store
 from rarely.campaign.writer import Writer, locked
 from rarely.core.errors import InputError, StoreError
 
@@ -79,8 +77,7 @@ def test_an_older_store_is_brought_up_to_date(
     folder: Path, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(folder)
-    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, "ALTER TABLE problems ADD COLUMN extra TEXT"])
-    monkeypatch.setattr("rarely.campaign.store.MIGRATIONS", schema.MIGRATIONS)
+    monkeypatch.setattr("rarely.campaign.store.MIGRATIONS", [*MIGRATIONS, "ALTER TABLE problems ADD COLUMN extra TEXT"])
     with pytest.raises(StoreError, match="written by an older rarely"):
         Store.open(folder)
     Campaign(plan).run(folder, engine=Inline()).close()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import made_campaign as made
-from rarely.campaign.records import Header, Record, WitnessSet
+from rarely.campaign.store import Header, Record, WitnessSet
 from rarely.questions.result import Interval, Outcome
 from rarely.report.page import WITH_WITNESS, write_page
 from rarely.report.tally import STANDINGS
