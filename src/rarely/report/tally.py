@@ -15,6 +15,7 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 
 from rarely.campaign.store import FILE, Record, Store
+from rarely.campaign.tables import flat
 from rarely.core.errors import FormatError, InputError
 from rarely.questions.result import Estimate, Outcome
 from rarely.report.figures import Curve
@@ -163,28 +164,25 @@ def _call(value: Any) -> Any:
 
 
 def _row(record: Record, stands: str) -> str:
-    values: list[Any] = [
-        record.key, record.name, record.network, record.item, record.label, record.norm, _number(record.radius),
-        record.replicate, stands,
-    ]  # fmt: skip
-    e = record.estimate
-    if e is None:
-        values += [None] * 9 + [record.attempts, record.reason]
-    else:
-        values += [
-            _number(e.log_prob), _number(e.log_prob_std), _number(e.interval.low), _number(e.interval.high),
-            _number(e.upper_bound), e.interval.confidence, e.evaluations, e.gradients, _number(e.seconds),
-            record.attempts, record.reason,
-            [_number(level) for level in e.levels], [_number(share) for share in e.acceptance],
-            [[m.method, _number(m.log_prob), _number(m.log_prob_std), m.calls, m.note] for m in e.methods],
-            list(e.notes),
-        ]  # fmt: skip
+    """The values of FIELDS as JSON in which nothing can end the script element that it stands in."""
+    known = flat(record)
+    known.update(standing=stands, std=known["log_prob_std"], upper=known["upper_bound"])
+    if (e := record.estimate) is not None:
+        methods = [(m.method, m.log_prob, m.log_prob_std, m.calls, m.note) for m in e.methods]
+        known.update(
+            confidence=e.interval.confidence, levels=e.levels, acceptance=e.acceptance, methods=methods, notes=e.notes
+        )
+    values = [_plain(known.get(name)) for name in FIELDS]
     return str(htmlsafe_json_dumps(values, separators=(",", ":"), allow_nan=False))
 
 
-def _number(value: float | None) -> float | None:
+def _plain(value: Any) -> Any:
     """Six digits, which is more than any estimate has; null for what is not a number."""
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
 
 
 def read_records(sources: Iterable[Path]) -> Iterator[Record]:
