@@ -56,8 +56,8 @@ def doctor(json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     The check takes some seconds. Exit codes: 0 when it passes, 1 when it does not.
     """
     from rarely import __version__
-    from rarely.demo import selfcheck
     from rarely.core.execution import devices
+    from rarely.demo import selfcheck
 
     check_writable(json_file)
     versions = {"rarely": __version__, "python": sys.version.split()[0], **{name: _version(name) for name in _CORE}}

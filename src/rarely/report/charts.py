@@ -69,7 +69,7 @@ def _distribution(counted: Tally) -> Iterator[Chart]:
     if not numbers:
         return
     low, high = scientific(min(numbers)), scientific(max(numbers))
-    said = f"{problems(len(numbers))} with a number, from {low} to {high}."
+    said = f"{how_many(len(numbers))} with a number, from {low} to {high}."
     if counted.trusted:
         said += f" Half of the violated lie below {scientific(float(np.median(counted.trusted)))}."
     edges, heights, doubts = histogram(counted.trusted, counted.doubtful)
@@ -88,7 +88,7 @@ def _curves(counted: Tally) -> Iterator[Chart]:
     curves = every[: len(SERIES)]
     said = " ".join(_said(curve) for curve in curves[:2])
     if doubtful := counted.counts["not to be trusted"]:
-        said += f" {problems(doubtful)} not to be trusted left out."
+        said += f" {how_many(doubtful)} not to be trusted left out."
     if len(every) > len(curves):
         said += f" The first {len(curves)} of {len(every)} groups are drawn."
     drawing = inline(plot_curves(curves, size=_SIZE), "curve", "Probability over the radius", said)
@@ -117,7 +117,7 @@ def _curve_lines(curve: Curve) -> Iterator[tuple[str, ...]]:
         yield curve.name or "all", f"{radius:g}", str(len(values)), *quartiles, str(int(np.isneginf(values).sum()))
 
 
-def problems(count: int) -> str:
+def how_many(count: int) -> str:
     return "1 problem" if count == 1 else f"{count:,} problems"
 
 

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rarely.campaign.store import Header, Record, WitnessSet
 from rarely.questions.result import in_words, scientific
-from rarely.report.charts import charts, problems
+from rarely.report.charts import charts, how_many
 from rarely.report.tally import FIELDS, MAX_ROWS, STANDINGS, Tally, tally
 from rarely.report.witness import shown
 
@@ -92,7 +92,7 @@ def in_a_sentence(counted: Tally) -> str:
         return "This campaign has no problems."
     shares = [f"{count:,} {_verb(name, count)}" for name, count in _present(counted)]
     listed = " and ".join(filter(None, (", ".join(shares[:-1]), shares[-1])))
-    text = f"Of {problems(counted.total)}, {listed}."
+    text = f"Of {how_many(counted.total)}, {listed}."
     if counted.worst:
         worst = counted.worst[0]
         chance = f"{in_words(worst.estimate)} (p = {scientific(worst.estimate.log_prob)})"
@@ -150,6 +150,6 @@ def _provenance(header: Header, counted: Tally) -> list[tuple[str, str]]:
         ("seed", str(header.seed)),
         ("digest", header.digest),
         *header.versions.items(),
-        *((f"settings of {problems(count)}", text) for text, count in used),
+        *((f"settings of {how_many(count)}", text) for text, count in used),
         ("other settings", f"{others:,}, see the plan" if others else ""),
     ]
