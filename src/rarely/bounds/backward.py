@@ -2,7 +2,7 @@
 
 All bounds hold for the network in real arithmetic with its stored weights taken as exact reals, and include the
 rounding of their own computation: at each backward step the computed coefficients are declared exact, and what
-they miss, at most |A| slack (see `linear`), is charged to the constant term.
+they miss, at most |A| slack (see `operators`), is charged to the constant term.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rarely.bounds.graph import Graph, as_linear
-from rarely.bounds.linear import Interval, gamma
+from rarely.bounds.graph import Graph
+from rarely.bounds.operators import Affine, Interval, Relaxation, contract, gamma
 from rarely.bounds.region import Region
-from rarely.bounds.relax import Relaxation, contract
 
 Slopes = Mapping[int, Tensor]  # ReLU node -> (B, m or 1, *event), in [0, 1]
 
@@ -74,21 +73,18 @@ def backward(
         if here is None:
             continue
         node = graph.nodes[i]
-        op = as_linear(node.op)
-        if op is None:
-            if seen is not None:
-                seen[i] = here
-            back, extra = state.relaxations[i].backward(here, slopes.get(i) if slopes else None)
-            if push is not None and i in push:
-                back = back + push[i]
-            parts: tuple[Tensor, ...] = (back,)
-        else:
-            parts, extra = op.transpose(here), bias * 0
-            constant, slack = op.constant(), state.slacks[i]
+        if isinstance(node.op, Affine):
+            parts, extra = node.op.transpose(here), bias * 0
+            constant, slack = node.op.constant(), state.slacks[i]
             if constant is not None:
                 extra = extra + contract(here, constant.expand(node.shape).unsqueeze(0))
             if slack is not None:
                 extra = extra - contract(here.abs(), slack)
+        else:
+            if seen is not None:
+                seen[i] = here
+            back, extra = state.relaxations[i].backward(here, slopes.get(i) if slopes else None)
+            parts = (back if push is None or i not in push else back + push[i],)
         bias, size = bias + extra, size + extra.abs()
         for j, part in zip(node.inputs, parts, strict=True):
             coef[j] = coef[j] + part if j in coef else part

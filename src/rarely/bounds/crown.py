@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.backward import LinearBound, Propagated, backward
-from rarely.bounds.graph import Graph, as_linear, chunks, intervals
-from rarely.bounds.linear import Interval, LinearOp, gamma, magnitude
+from rarely.bounds.graph import Graph, chunks, intervals
+from rarely.bounds.operators import Affine, Interval, Relaxed, gamma, magnitude
 from rarely.bounds.region import BallRegion, Region
 from rarely.bounds.slopes import optimise
 
@@ -61,7 +61,7 @@ def _tightened(
     return low.reshape(now[0].shape), high.reshape(now[1].shape)
 
 
-def _charge(op: LinearOp, shape: tuple[int, ...], H: list[Tensor]) -> Tensor | None:
+def _charge(op: Affine, shape: tuple[int, ...], H: list[Tensor]) -> Tensor | None:
     """Rounding per unit of |A| in one backward step: the operator's, and that of adding up A times its constant."""
     slack, constant = op.slack(*H), op.constant()
     if slack is None or constant is None:
@@ -87,19 +87,18 @@ def propagate(
     """
     state = Propagated(graph, region, [(region.low, region.high)], {}, {}, {}, {})
     for i, node in enumerate(graph.nodes[1:], 1):
-        assert node.op is not None
+        op = node.op
+        assert op is not None
         inputs = [state.bounds[j] for j in node.inputs]
-        now = node.op.interval(*inputs)
-        op = as_linear(node.op)
-        if op is None:
-            state.relaxations[i] = node.op.relax(inputs[0])  # type: ignore[union-attr]
+        now = op.interval(*inputs)
+        if isinstance(op, Relaxed):
+            state.relaxations[i] = op.relax(inputs[0])
         else:
             state.slacks[i] = _charge(op, node.shape, [magnitude(x) for x in inputs])
         if i in graph.bounded and (lines or i not in graph.box_exact or isinstance(region, BallRegion)):
             wanted = torch.zeros(node.shape, dtype=torch.bool, device=now[0].device)
-            for k in graph.relaxed:
-                if i in graph.nodes[k].inputs:
-                    wanted |= graph.nodes[k].op.unsettled(now).any(0)  # type: ignore[union-attr]
+            for reader in graph.bounded[i]:
+                wanted |= reader.unsettled(now).any(0)
             if 0 < int(wanted.sum()) <= rows:
                 now = _tightened(state, i, now, wanted, steps, lines, deadline)
         state.bounds.append(now)

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from rarely.bounds.linear import Add, Conv, Dense, Gather, Interval, LinearOp, Scale, moved
-from rarely.bounds.relax import LeakyReLU, MaxWindows, NonlinearOp, SShape
+from rarely.bounds.operators import Affine, Interval, Kinked, Relaxed
 from rarely.core.errors import RarelyError
+
+SMALL = 1024  # entries of the widest layer
 
 
 class Unprovable(RarelyError):
     """The network holds something that we cannot bound: there is no proof, which says nothing about safety."""
 
 
-LINEAR = (Add, Conv, Dense, Gather, Scale)
-NONLINEAR = (LeakyReLU, MaxWindows, SShape)
-Op = LinearOp | NonlinearOp
-
-
 @dataclass(frozen=True)
 class Node:
     """One operator, the nodes it reads, and the shape of its value without the batch."""
 
-    op: Op | None  # None for the input, which is node 0
+    op: Affine | Relaxed | None  # None for the input, which is node 0
     inputs: tuple[int, ...]
     shape: tuple[int, ...]
 
@@ -48,30 +45,32 @@ class Graph:
         return self.nodes[self.output].shape[0]
 
     @cached_property
-    def relaxed(self) -> tuple[int, ...]:
-        """Nodes whose operator is not affine."""
-        return tuple(i for i, n in enumerate(self.nodes) if isinstance(n.op, NONLINEAR))
+    def relaxed(self) -> dict[int, Relaxed]:
+        """The operators that are not affine, by node."""
+        return {i: n.op for i, n in enumerate(self.nodes) if isinstance(n.op, Relaxed)}
 
     @cached_property
-    def bounded(self) -> frozenset[int]:
-        """Nodes that feed a non-affine operator, whose bounds therefore decide how tight everything is."""
-        return frozenset(j for i in self.relaxed for j in self.nodes[i].inputs)
+    def bounded(self) -> dict[int, list[Relaxed]]:
+        """Nodes that feed non-affine operators, and those: their bounds decide how tight everything is."""
+        readers: dict[int, list[Relaxed]] = {}
+        for i, op in self.relaxed.items():
+            readers.setdefault(self.nodes[i].inputs[0], []).append(op)
+        return readers
 
     @cached_property
-    def relus(self) -> tuple[int, ...]:
-        """Nodes that are ReLUs or leaky ReLUs: the ones that can be split and have slopes to optimise."""
-        return tuple(i for i in self.relaxed if isinstance(self.nodes[i].op, LeakyReLU))
+    def relus(self) -> dict[int, Kinked]:
+        """ReLUs, leaky or not, and their like: the operators that can be split and have slopes to optimise."""
+        return {i: op for i, op in self.relaxed.items() if isinstance(op, Kinked)}
 
     @cached_property
     def box_exact(self) -> frozenset[int]:
         """Nodes where interval arithmetic over a box is exact: at most one mixing operator since the input."""
         mixed: dict[int, int] = {0: 0}
         for i, node in enumerate(self.nodes[1:], 1):
-            alone = len(node.inputs) == 1 and node.inputs[0] in mixed
-            if alone and isinstance(node.op, (Gather, Scale)):
-                mixed[i] = mixed[node.inputs[0]]
-            elif alone and isinstance(node.op, (Dense, Conv)) and mixed[node.inputs[0]] == 0:
-                mixed[i] = 1
+            if isinstance(node.op, Affine) and len(node.inputs) == 1 and node.inputs[0] in mixed:
+                count = mixed[node.inputs[0]] + (not node.op.entrywise)
+                if count <= 1:
+                    mixed[i] = count
         return frozenset(mixed)
 
     @cached_property
@@ -90,15 +89,6 @@ class Graph:
     def __call__(self, x: Tensor) -> Tensor:
         return self.values(x)[self.output]
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Graph:
-        """The same network elsewhere, or in another precision (rounded: only float64 is used for proofs)."""
-        nodes = tuple(replace(n, op=moved(n.op, device, dtype)) for n in self.nodes)
-        return Graph(nodes, self.output)
-
-
-def as_linear(op: Op | None) -> LinearOp | None:
-    return op if isinstance(op, LINEAR) else None
-
 
 def intervals(graph: Graph, low: Tensor, high: Tensor) -> list[Interval]:
     """Interval bound propagation (IBP): bounds on every node over the box, rounded outward."""
@@ -112,3 +102,48 @@ def intervals(graph: Graph, low: Tensor, high: Tensor) -> list[Interval]:
 def chunks(total: int, size: int) -> Sequence[slice]:
     """Consecutive slices of at most `size` that cover `total`."""
     return [slice(i, min(i + size, total)) for i in range(0, total, size)]
+
+
+def _smaller(op: Affine | Relaxed | None, keep: Tensor, outputs: bool) -> Affine | None:
+    if not isinstance(op, Affine):
+        return None
+    return op.keep_outputs(keep) if outputs else op.keep_inputs(keep)
+
+
+def pruned(graph: Graph, bounds: list[Interval]) -> Graph:
+    """The graph without ReLUs between dense layers whose upper bound, (1, n) in `bounds`, is not positive.
+
+    In a trained classifier most neurons are off around any one input, so branch and bound gets several times cheaper.
+    Rows and columns are only dropped, never combined, so nothing is rounded.
+    """
+    nodes = list(graph.nodes)
+    for i, op in graph.relus.items():
+        j = nodes[i].inputs[0]
+        before, after = ([k for k, node in enumerate(nodes) if at in node.inputs] for at in (j, i))
+        if not (op.silent and before == [i] and len(nodes[i].shape) == 1) or graph.output in (i, j):
+            continue
+        keep = (bounds[j][1][0] > 0).nonzero().squeeze(1)
+        smaller = {k: _smaller(nodes[k].op, keep, outputs=k == j) for k in (j, *after)}
+        if 0 < len(keep) < nodes[i].shape[0] and None not in smaller.values():
+            for k, part in smaller.items():
+                nodes[k] = replace(nodes[k], op=part)
+            for k in (i, j):
+                nodes[k] = replace(nodes[k], shape=(len(keep),))
+    return Graph(tuple(nodes), graph.output)
+
+
+@contextmanager
+def one_thread_if_small(graph: Graph | None) -> Iterator[None]:
+    """Run on one thread while the tensors are small, then restore the setting.
+
+    A proof is thousands of short operations. On a busy two-core machine, threads that wait for each other at every
+    one of them made the 500 CollisionDetection proofs take over 60 s; on one thread they took 3 s.
+    """
+    before = torch.get_num_threads()
+    if graph is not None and graph.widest <= SMALL and before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)

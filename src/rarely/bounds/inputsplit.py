@@ -15,11 +15,11 @@ from torch import Tensor
 
 from rarely.bounds.backward import Propagated, backward
 from rarely.bounds.crown import propagate
-from rarely.bounds.graph import NONLINEAR, Graph, chunks
+from rarely.bounds.graph import Graph, chunks
+from rarely.bounds.verdict import Ledger
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Spec
-from rarely.bounds.verdict import Ledger
 
 
 def cut_scores(state: Propagated, A: Tensor, seen: dict[int, Tensor], slope: float = 1.0) -> Tensor:
@@ -29,9 +29,9 @@ def cut_scores(state: Propagated, A: Tensor, seen: dict[int, Tensor], slope: flo
     """
     graph = state.graph
     total = slope * A.abs().sum(1)
-    for i in graph.relaxed:
-        op, source = graph.nodes[i].op, graph.nodes[i].inputs[0]
-        if i in seen and source in state.lines and isinstance(op, NONLINEAR):
+    for i, op in graph.relaxed.items():
+        source = graph.nodes[i].inputs[0]
+        if i in seen and source in state.lines:
             size = seen[i].abs().sum(1).expand(state.batch, *graph.nodes[i].shape)
             index, lines = state.lines[source]
             weight = op.influence(state.bounds[source], size).flatten(1)[:, index]

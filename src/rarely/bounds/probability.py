@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from rarely.bounds.backward import backward
 from rarely.bounds.crown import propagate
-from rarely.bounds.graph import Graph, Unprovable
+from rarely.bounds.graph import Graph, Unprovable, one_thread_if_small
 from rarely.bounds.inputsplit import cut_scores, halves
 from rarely.bounds.measure import Measure
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, Spec, spec_of
-from rarely.bounds.threads import one_thread_if_small
 from rarely.bounds.trace import build
 from rarely.bounds.volume import log_or_ninf
 from rarely.core.errors import InputError

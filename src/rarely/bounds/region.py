@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rarely.bounds.linear import gamma
+from rarely.bounds.operators import gamma
 
 
 class Region(Protocol):

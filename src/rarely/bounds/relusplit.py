@@ -21,13 +21,11 @@ from torch import Tensor
 
 from rarely.bounds.backward import LinearBound, Propagated, backward
 from rarely.bounds.crown import propagate, room, signed_rows
-from rarely.bounds.graph import Graph, chunks
-from rarely.bounds.prune import pruned
+from rarely.bounds.graph import Graph, chunks, pruned
+from rarely.bounds.verdict import Ledger
 from rarely.bounds.region import BallRegion, BoxRegion, Region
-from rarely.bounds.relax import LeakyReLU
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Spec
-from rarely.bounds.verdict import Ledger
 
 
 @dataclass(frozen=True)
@@ -61,11 +59,6 @@ class Root:
     @property
     def graph(self) -> Graph:
         return self.state.graph
-
-    def op(self, i: int) -> LeakyReLU:
-        op = self.graph.nodes[i].op
-        assert isinstance(op, LeakyReLU)
-        return op
 
     def source(self, i: int) -> int:
         return self.graph.nodes[i].inputs[0]
@@ -109,7 +102,7 @@ class Root:
         relaxations = dict(self.state.relaxations)
         state = Propagated(graph, region, self.state.bounds, relaxations, self.state.slacks, {}, {})
         met: dict[int, tuple[Tensor, dict[int, Tensor]]] = {}
-        for i in graph.relus:
+        for i, op in graph.relus.items():
             j = self.source(i)
             low, high = lows[i].flatten(1), highs[i].flatten(1)
             if j in self.state.slopes:
@@ -126,7 +119,7 @@ class Root:
                     high[:, cols] = torch.minimum(high[:, cols], -found[:, len(cols) :])
                     met[i] = (cols, seen)
             lows[i], highs[i] = low.reshape(lows[i].shape), high.reshape(highs[i].shape)
-            relaxations[i] = self.op(i).relax((lows[i], highs[i]))
+            relaxations[i] = op.relax((lows[i], highs[i]))
         return replace(domains, low=self.joined(lows), high=self.joined(highs)), state, met
 
     def improved(self, domains: Domains, steps: int) -> tuple[Domains, LinearBound]:
@@ -162,12 +155,13 @@ class Root:
         size = {i: seen[i].squeeze(1).abs().expand(n, *seen[i].shape[2:]).flatten(1) for i in self.graph.relus}
         total = {i: (-seen[i].squeeze(1)).clamp(min=0).expand(n, *seen[i].shape[2:]).flatten(1) for i in size}
         for k, (cols, coefficients) in met.items():
-            weight = self.op(k).influence((lows[k], highs[k]), size[k].reshape(lows[k].shape)).flatten(1)[:, cols]
+            loss = self.graph.relus[k].influence((lows[k], highs[k]), size[k].reshape(lows[k].shape))
+            weight = loss.flatten(1)[:, cols]
             for i, a in coefficients.items():
                 if i in total:
                     both = (-a.flatten(2)).clamp(min=0).reshape(a.shape[0], 2, len(cols), -1).sum(1)
                     total[i] = total[i] + torch.einsum("bk,bki->bi", weight, both.expand(n, -1, -1))
-        gap = self.joined({i: self.op(i).gap((lows[i], highs[i])) for i in self.graph.relus})
+        gap = self.joined({i: op.gap((lows[i], highs[i])) for i, op in self.graph.relus.items()})
         open_ = (domains.low < 0) & (domains.high > 0)
         value, where = torch.where(open_, self.joined(total) * gap, -1.0).max(1)
         return torch.where(value >= 0, where, -1)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.backward import LinearBound, Propagated, backward
-from rarely.bounds.linear import gamma, magnitude
-from rarely.bounds.relax import Elementwise, contract
+from rarely.bounds.operators import Elementwise, contract, gamma, magnitude
 
 
 def first_slopes(state: Propagated, stop: int, rows: int) -> dict[int, Tensor]:

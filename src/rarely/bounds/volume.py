@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor
 
-from rarely.bounds.linear import gamma
+from rarely.bounds.operators import gamma
 
 EXACT = 10  # coordinates up to which the sum over 2^n subsets is taken
 _EPS = torch.finfo(torch.float64).eps

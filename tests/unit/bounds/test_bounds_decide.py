@@ -7,16 +7,16 @@ import time
 
 import pytest
 import torch
+from rarely.bounds.verdict import Ledger
 from torch import nn
 
 from rarely.bounds import Unprovable, build, decide_balls, decide_boxes
 from rarely.bounds.crown import propagate
+from rarely.bounds.graph import pruned
 from rarely.bounds.inputsplit import decide_by_inputs
-from rarely.bounds.prune import pruned
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.relusplit import decide_by_relus
 from rarely.bounds.spec import spec_of
-from rarely.bounds.verdict import Ledger
 from rarely.core.errors import InputError
 
 

@@ -1,0 +1,59 @@
+"""Dense layers, and products with a constant matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rarely.bounds.graph import Unprovable
+from rarely.bounds.operators import Affine, Interval, gamma, magnitude
+from rarely.bounds.reader import Handle, Reader, reads
+
+
+@dataclass(frozen=True)
+class Dense(Affine):
+    """y = x W^T + b over the last axis."""
+
+    weight: Tensor  # (out, in)
+    bias: Tensor  # (out,)
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        return F.linear(xs[0], self.weight, self.bias)
+
+    def interval(self, *xs: Interval) -> Interval:
+        low, high = xs[0]
+        centre = self.forward((low + high) / 2)
+        reach = F.linear((high - low) / 2, self.weight.abs()) + self.slack(magnitude(xs[0]))
+        return centre - reach, centre + reach
+
+    def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
+        return (A @ self.weight,)
+
+    def constant(self) -> Tensor:
+        return self.bias
+
+    def slack(self, *H: Tensor) -> Tensor:
+        n = max(self.weight.shape)
+        return F.linear(H[0], self.weight.abs(), self.bias.abs()) * gamma(n, H[0].dtype)
+
+    def keep_outputs(self, index: Tensor) -> Dense:
+        return Dense(self.weight[index], self.bias[index])
+
+    def keep_inputs(self, index: Tensor) -> Dense:
+        return Dense(self.weight[:, index], self.bias)
+
+
+@reads("linear", nn.Linear)
+def dense(r: Reader, input: Handle, weight: Any, bias: Any = None) -> Handle:
+    op = Dense(*r.weights(weight, bias))
+    return r.add(op, (*input.shape[:-1], op.weight.shape[0]), input)
+
+
+@reads("matmul")
+def matmul(r: Reader, input: Any, other: Any) -> Handle:
+    if isinstance(other, Handle) or other.ndim != 2:
+        raise Unprovable("a matrix product other than value times constant matrix")
+    return dense(r, input, other.mT)

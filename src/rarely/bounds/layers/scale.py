@@ -1,0 +1,91 @@
+"""Scaling and shifting entry by entry: arithmetic with constants, batch norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rarely.bounds.graph import Unprovable
+from rarely.bounds.layers.move import expand
+from rarely.bounds.operators import Affine, Interval, gamma, magnitude
+from rarely.bounds.reader import Handle, Reader, reads
+
+
+@dataclass(frozen=True)
+class Scale(Affine):
+    """y = s x + t entry by entry."""
+
+    factor: Tensor  # broadcasts to the event shape
+    shift: Tensor
+    shift_size: Tensor  # sum of absolute terms that made `shift`, for the rounding
+    entrywise: ClassVar[bool] = True
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        return xs[0] * self.factor + self.shift
+
+    def interval(self, *xs: Interval) -> Interval:
+        low, high = xs[0]
+        one, two = low * self.factor, high * self.factor
+        margin = self.slack(magnitude(xs[0]))
+        return torch.minimum(one, two) + self.shift - margin, torch.maximum(one, two) + self.shift + margin
+
+    def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
+        return (A * self.factor,)
+
+    def constant(self) -> Tensor:
+        return self.shift
+
+    def slack(self, *H: Tensor) -> Tensor:
+        return (H[0] * self.factor.abs() + self.shift_size) * gamma(4, H[0].dtype)
+
+
+def _constant(r: Reader, value: Any, rank: int) -> Tensor:
+    c = r.real(value)
+    if c.ndim == rank + 1 and c.shape[0] == 1:
+        c = c[0]
+    if c.ndim > rank:
+        raise Unprovable("a constant that broadcasts over the batch dimension")
+    return c
+
+
+def scale(r: Reader, x: Handle, factor: Any, shift: Any) -> Handle:
+    """factor x + shift with constants, broadcast as torch would."""
+    s, t = (_constant(r, value, len(x.shape)) for value in (factor, shift))
+    (x,) = expand(r, x, shapes=[s.shape, t.shape])
+    return r.add(Scale(s, t, t.abs()), x.shape, x)
+
+
+@reads("mul", "imul")
+def mul(r: Reader, input: Any, other: Any) -> Handle:
+    if isinstance(input, Handle) and isinstance(other, Handle):
+        raise Unprovable("the product of two values of the network")
+    return scale(r, input, other, 0.0) if isinstance(input, Handle) else scale(r, other, input, 0.0)
+
+
+@reads("div", "truediv", "itruediv")
+def div(r: Reader, input: Any, other: Any) -> Handle:
+    if isinstance(other, Handle):
+        raise Unprovable("division by a value of the network")
+    return scale(r, input, 1 / r.real(other), 0.0)
+
+
+@reads("neg")
+def neg(r: Reader, input: Handle) -> Handle:
+    return scale(r, input, -1.0, 0.0)
+
+
+@reads(nn.BatchNorm1d, nn.BatchNorm2d)
+def batch_norm(
+    r: Reader, input: Handle, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool, eps: float
+) -> Handle:
+    if training or running_mean is None or running_var is None:
+        raise Unprovable("batch norm that does not use stored statistics")
+    mean, var = r.real(running_mean), r.real(running_var)
+    factor = (torch.ones_like(mean) if weight is None else r.real(weight)) / (var + eps).sqrt()
+    bias = torch.zeros_like(mean) if bias is None else r.real(bias)
+    parts = (factor, bias - mean * factor, bias.abs() + (mean * factor).abs())
+    wide = (p.reshape(-1, *(1,) * (len(input.shape) - 1)) for p in parts)
+    return r.add(Scale(*wide), input.shape, input)

@@ -1,0 +1,163 @@
+"""What an operator of a network must offer to be bounded, and the parts that several layers share.
+
+An operator is `Affine`, or `Relaxed`: put between linear functions. It works on tensors with the batch first. The
+operators themselves, and how torch's become them, are in `layers`, one file for each family.
+
+Rounding. The bounds are statements about the network in real arithmetic, its stored weights taken as exact reals. A
+sum of n products evaluated in floating point, in any order, is off by at most n u times the sum of the absolute
+products (Higham 2002, sec. 3.1; u is the unit roundoff, half of `finfo.eps`, and terms of order u^2 are covered
+below). `slack(H)` therefore returns gamma (|W| H + |b|), with H >= |x| over the region and gamma = (n + 8) eps =
+2 (n + 8) u: twice the worst case, with eight more roundings for what surrounds the sum.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+Interval = tuple[Tensor, Tensor]
+
+
+def gamma(n: int, dtype: torch.dtype) -> float:
+    """Relative error charged to a sum of n products, in units of the sum of absolute products."""
+    return (n + 8) * torch.finfo(dtype).eps
+
+
+def magnitude(bounds: Interval) -> Tensor:
+    """The largest absolute value inside an interval."""
+    return torch.maximum(bounds[0].abs(), bounds[1].abs())
+
+
+def contract(A: Tensor, t: Tensor) -> Tensor:
+    """Sum over the event of A (B or 1, m, *event) times t (B, *event) -> (B, m)."""
+    flat = t.expand(t.shape[0], *A.shape[2:]).flatten(1)
+    if A.shape[0] == 1:
+        return flat @ A[0].flatten(1).mT
+    return (A.flatten(2) @ flat.unsqueeze(-1)).squeeze(-1)
+
+
+class Affine(ABC):
+    """An affine map of one or several inputs, which backward propagation passes through exactly."""
+
+    entrywise: ClassVar[bool] = False  # every output entry reads a single input entry
+
+    @abstractmethod
+    def forward(self, *xs: Tensor) -> Tensor:
+        """The value, computed in the precision of its inputs."""
+
+    @abstractmethod
+    def interval(self, *xs: Interval) -> Interval:
+        """Bounds on each output entry from bounds on the inputs, rounded outward."""
+
+    @abstractmethod
+    def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
+        """Coefficients A (B, m, *out) of linear functions of the output to those of each input, (B, m, *in)."""
+
+    @abstractmethod
+    def constant(self) -> Tensor | None:
+        """The output at zero, broadcasting to its shape, where that is not zero."""
+
+    @abstractmethod
+    def slack(self, *H: Tensor) -> Tensor | None:
+        """The rounding charged to each output entry for inputs of magnitude H; none for exact operators."""
+
+    def keep_outputs(self, index: Tensor) -> Affine | None:
+        """The operator with these entries of a flat output alone, where that makes it smaller."""
+        return None
+
+    def keep_inputs(self, index: Tensor) -> Affine | None:
+        """The operator with the other entries of a flat input taken as zero and left out, where it can do that."""
+        return None
+
+
+class Relaxed(ABC):
+    """A map of one input that backward propagation puts between linear functions, given bounds on that input."""
+
+    @abstractmethod
+    def forward(self, *xs: Tensor) -> Tensor:
+        """The value, computed in the precision of its input."""
+
+    @abstractmethod
+    def interval(self, *xs: Interval) -> Interval:
+        """Bounds on each output entry from bounds on the input, rounded outward."""
+
+    @abstractmethod
+    def relax(self, x: Interval) -> Relaxation:
+        """Linear functions below and above it that hold on the interval."""
+
+    @abstractmethod
+    def unsettled(self, x: Interval) -> Tensor:
+        """Which input entries deserve tighter bounds."""
+
+    @abstractmethod
+    def influence(self, x: Interval, size: Tensor) -> Tensor:
+        """Guides branching: what a bound loses per unit of width of each input entry.
+
+        `size` is that of the bound's coefficients at the output.
+        """
+
+
+class Kinked(Relaxed):
+    """Convex, and affine on either side of zero: its lower slope is free, and a fixed sign of its input settles it."""
+
+    @property
+    @abstractmethod
+    def silent(self) -> bool:
+        """Whether it is zero wherever its input is negative."""
+
+    @abstractmethod
+    def gap(self, x: Interval) -> Tensor:
+        """The largest gap between the function and the chord above it."""
+
+    @abstractmethod
+    def relax(self, x: Interval) -> Elementwise: ...
+
+
+class Relaxation(Protocol):
+    """One step of backward propagation: coefficients of the output to those of the input, and a constant."""
+
+    def backward(self, A: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """lower_slope x + lower_shift <= f(x) <= upper_slope x + upper_shift, entry by entry.
+
+    A positive coefficient takes the lower line and a negative one the upper: with A+ = (A + |A|) / 2 and
+    A- = (A - |A|) / 2 that is A (l + u) / 2 + |A| (l - u) / 2, for slopes and shifts alike. The rounding charge
+    |A| slack rides on the second term.
+    """
+
+    lower_slope: Tensor  # (B, *event)
+    upper_slope: Tensor
+    mid_shift: Tensor
+    half_shift: Tensor  # less the slack
+    free: Tensor | None  # where the lower slope may be any value in [floor, 1]
+    floor: float
+
+    @classmethod
+    def lines(
+        cls, x: Interval, lower: Interval, upper: Interval, free: Tensor | None = None, floor: float = 0.0
+    ) -> Elementwise:
+        """From the slope and shift of a line below and of one above, for inputs in x; charges their rounding."""
+        H = magnitude(x)
+        steepest = torch.maximum(lower[0].abs(), upper[0].abs())
+        if free is not None:
+            steepest = torch.where(free, torch.ones_like(steepest), steepest)
+        shifts = lower[1].abs() + upper[1].abs()
+        slack = steepest * H * gamma(16, H.dtype) + shifts * gamma(H[0].numel(), H.dtype)
+        mid, half = (lower[1] + upper[1]) / 2, (lower[1] - upper[1]) / 2 - slack
+        return cls(lower[0], upper[0], mid, half, free, floor)
+
+    def backward(self, A: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor]:
+        size = A.abs()
+        lower, upper = self.lower_slope.unsqueeze(1), self.upper_slope.unsqueeze(1)
+        if alpha is not None and self.free is not None:
+            slope = self.floor + (1 - self.floor) * alpha.clamp(0, 1)
+            lower = torch.where(self.free.unsqueeze(1), slope, lower)
+        bias = contract(A, self.mid_shift) + contract(size, self.half_shift)
+        return torch.addcmul(A * ((lower + upper) / 2), size, (lower - upper) / 2), bias
