@@ -186,6 +186,22 @@ def test_leaving_out_dead_neurons_changes_nothing_on_the_region():
     assert torch.allclose(small(x), graph(x), rtol=1e-12, atol=1e-12)
 
 
+def test_dead_neurons_that_are_the_output_stay():
+    class Early(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 30), nn.Linear(30, 2)
+
+        def forward(self, x):
+            h = self.first(x)
+            self.last(torch.relu(h))  # nobody looks at it
+            return h
+
+    graph = build(Early().eval(), (4,))
+    region = BoxRegion(torch.zeros(1, 4).double(), torch.ones(1, 4).double())
+    assert pruned(graph, propagate(graph, region).bounds) == graph
+
+
 def test_time_is_kept_and_what_was_reached_is_told():
     torch.manual_seed(0)
     layers = [nn.Linear(12, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1)]
