@@ -74,18 +74,19 @@ def backward(
             continue
         node = graph.nodes[i]
         if isinstance(node.op, Affine):
-            parts, extra = node.op.transpose(here), bias * 0
+            parts = node.op.transpose(here)
             constant, slack = node.op.constant(), state.slacks[i]
-            if constant is not None:
-                extra = extra + contract(here, constant.expand(node.shape).unsqueeze(0))
+            extra = None if constant is None else contract(here, constant.expand(node.shape).unsqueeze(0))
             if slack is not None:
-                extra = extra - contract(here.abs(), slack)
+                charge = contract(here.abs(), slack)
+                extra = -charge if extra is None else extra - charge
         else:
             if seen is not None:
                 seen[i] = here
             back, extra = state.relaxations[i].backward(here, slopes.get(i) if slopes else None)
             parts = (back if push is None or i not in push else back + push[i],)
-        bias, size = bias + extra, size + extra.abs()
+        if extra is not None:
+            bias, size = bias + extra, size + extra.abs()
         for j, part in zip(node.inputs, parts, strict=True):
             coef[j] = coef[j] + part if j in coef else part
     flat = coef[0].flatten(2) if 0 in coef else A.new_zeros(1, A.shape[1], state.region.low[0].numel())

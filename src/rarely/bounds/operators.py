@@ -37,7 +37,7 @@ def contract(A: Tensor, t: Tensor) -> Tensor:
     flat = t.expand(t.shape[0], *A.shape[2:]).flatten(1)
     if A.shape[0] == 1:
         return flat @ A[0].flatten(1).mT
-    return (A.flatten(2) @ flat.unsqueeze(-1)).squeeze(-1)
+    return torch.bmm(A.flatten(2), flat.unsqueeze(-1).expand(A.shape[0], -1, -1)).squeeze(-1)
 
 
 class Affine(ABC):
@@ -118,7 +118,10 @@ class Kinked(Relaxed):
 
 
 class Relaxation(Protocol):
-    """One step of backward propagation: coefficients of the output to those of the input, and a constant."""
+    """One step of backward propagation: coefficients of the output to those of the input, and a constant.
+
+    `alpha` (B, m or 1, *event) in [0, 1] chooses among the lower slopes that are free, from the least to the steepest.
+    """
 
     def backward(self, A: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor]: ...
 
@@ -157,7 +160,7 @@ class Elementwise:
         size = A.abs()
         lower, upper = self.lower_slope.unsqueeze(1), self.upper_slope.unsqueeze(1)
         if alpha is not None and self.free is not None:
-            slope = self.floor + (1 - self.floor) * alpha.clamp(0, 1)
+            slope = self.floor + (1 - self.floor) * alpha if self.floor else alpha
             lower = torch.where(self.free.unsqueeze(1), slope, lower)
         bias = contract(A, self.mid_shift) + contract(size, self.half_shift)
-        return torch.addcmul(A * ((lower + upper) / 2), size, (lower - upper) / 2), bias
+        return torch.addcmul(A * ((lower + upper) / 2.0), size, (lower - upper) / 2.0), bias

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -36,11 +37,16 @@ class BoxRegion:
 
     def minimum(self, A: Tensor) -> Tensor:
         """Lower bound, rounding included, of A x for A (B, m, n) -> (B, m)."""
+        centre, reach = self._middle
+        return (torch.bmm(A, centre) - torch.bmm(A.abs(), reach)).squeeze(-1)
+
+    @cached_property
+    def _middle(self) -> tuple[Tensor, Tensor]:
+        """Centre and half width, rounding included, as columns (B, n, 1)."""
         low, high = self.low.flatten(1), self.high.flatten(1)
-        centre = (low + high) / 2
-        reach = (high - low) / 2
+        centre, reach = (low + high) / 2, (high - low) / 2
         reach = reach + gamma(low.shape[1], low.dtype) * (centre.abs() + reach)
-        return (A @ centre.unsqueeze(-1) - A.abs() @ reach.unsqueeze(-1)).squeeze(-1)
+        return centre.unsqueeze(-1), reach.unsqueeze(-1)
 
     def minimiser(self, A: Tensor) -> Tensor:
         """Where A x is least: (B, m, n), always a corner."""

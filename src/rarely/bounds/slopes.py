@@ -144,16 +144,18 @@ def ascend(
 
     Also the coefficients that the last pass met at each relaxed node.
     """
+    shared = bool((member.sum(-1) > 1).any())  # a row alone has all the weight, whatever its logit
     free = Freedom(
         {i: a.detach().clone().requires_grad_() for i, a in freedom.slopes.items()},
         {i: b.detach().clone().requires_grad_() for i, b in freedom.multipliers.items()},
-        freedom.logits.detach().clone().requires_grad_(),
+        freedom.logits.detach().clone().requires_grad_(shared),
     )
+    moving = [t for t in free.tensors() if t.requires_grad]
     ascent = Ascent(
         [
             (list(free.slopes.values()), rate, (0.0, 1.0)),
             (list(free.multipliers.values()), rate / 2, (0.0, math.inf)),
-            ([free.logits], 4 * rate, (-math.inf, math.inf)),
+            ([free.logits] if shared else [], 4 * rate, (-math.inf, math.inf)),
         ]
     )
     best: LinearBound | None = None
@@ -163,7 +165,7 @@ def ascend(
         last = step >= steps - 1
         with torch.set_grad_enabled(not last):
             now = weighted(state, C, d, member, free, signs, seen if last else None)
-            slope = None if last else _gradients(now.lower.sum(), free.tensors())
+            slope = None if last else _gradients(now.lower.sum(), moving)
         if best is None:
             best = LinearBound(now.A.detach(), now.b.detach(), now.lower.detach())
             kept = [t.detach().clone() for t in free.tensors()]
