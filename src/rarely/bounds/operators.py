@@ -40,10 +40,8 @@ def contract(A: Tensor, t: Tensor) -> Tensor:
     return torch.bmm(A.flatten(2), flat.unsqueeze(-1).expand(A.shape[0], -1, -1)).squeeze(-1)
 
 
-class Affine(ABC):
-    """An affine map of one or several inputs, which backward propagation passes through exactly."""
-
-    entrywise: ClassVar[bool] = False  # every output entry reads a single input entry
+class Operator(ABC):
+    """What every operator offers; be `Affine` or `Relaxed`."""
 
     @abstractmethod
     def forward(self, *xs: Tensor) -> Tensor:
@@ -52,6 +50,12 @@ class Affine(ABC):
     @abstractmethod
     def interval(self, *xs: Interval) -> Interval:
         """Bounds on each output entry from bounds on the inputs, rounded outward."""
+
+
+class Affine(Operator):
+    """An affine map of one or several inputs, which backward propagation passes through exactly."""
+
+    entrywise: ClassVar[bool] = False  # every output entry reads a single input entry
 
     @abstractmethod
     def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
@@ -74,16 +78,8 @@ class Affine(ABC):
         return None
 
 
-class Relaxed(ABC):
+class Relaxed(Operator):
     """A map of one input that backward propagation puts between linear functions, given bounds on that input."""
-
-    @abstractmethod
-    def forward(self, *xs: Tensor) -> Tensor:
-        """The value, computed in the precision of its input."""
-
-    @abstractmethod
-    def interval(self, *xs: Interval) -> Interval:
-        """Bounds on each output entry from bounds on the input, rounded outward."""
 
     @abstractmethod
     def relax(self, x: Interval) -> Relaxation:

@@ -99,13 +99,6 @@ def _contribution(
     graph: Graph, law: Measure, spec: Spec, low: Tensor, high: Tensor, deadline: float, planes: bool
 ) -> Tensor:
     """Rows of the pool: a box, bounds on its violating mass, the coordinate to halve it along, and its planes."""
-    with one_thread_if_small(graph):
-        return _bounded(graph, law, spec, low, high, deadline, planes)
-
-
-def _bounded(
-    graph: Graph, law: Measure, spec: Spec, low: Tensor, high: Tensor, deadline: float, planes: bool
-) -> Tensor:
     shape = graph.input_shape
     box = BoxRegion(low.reshape(-1, *shape), high.reshape(-1, *shape))
     state = propagate(graph, box, lines=True, deadline=deadline)
@@ -206,7 +199,8 @@ class Search:
             boxes += len(rows)
 
     def _bound(self, low: Tensor, high: Tensor, deadline: float) -> Tensor:
-        return _contribution(self.graph, self.law, self.spec, low, high, deadline, self.planes)
+        with one_thread_if_small(self.graph):
+            return _contribution(self.graph, self.law, self.spec, low, high, deadline, self.planes)
 
     def cuts(self) -> Cuts:
         """What is left of the boxes in which violations were not ruled out."""

@@ -8,6 +8,7 @@ sum_r w_r (A_r y - b_r) > 0 everywhere in the region then some row is broken at 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,13 +39,16 @@ def _better(now: LinearBound, best: LinearBound) -> tuple[Tensor, LinearBound]:
     return won, LinearBound(*(_kept(won, a.detach(), b) for a, b in fields))
 
 
+Group = tuple[list[Tensor], float, tuple[float, float]]  # tensors, the rate of their ascent, and their range
+
+
 class Ascent:
     """Adam, projected to a range after each step, with a rate that falls by 5 % a step.
 
     Our own thirty lines: importing torch.optim costs two seconds, more than most proofs take.
     """
 
-    def __init__(self, groups: list[tuple[list[Tensor], float, tuple[float, float]]]) -> None:
+    def __init__(self, groups: list[Group]) -> None:
         self.groups = groups
         self.memory = [[(torch.zeros_like(t), torch.zeros_like(t)) for t in g[0]] for g in groups]
         self.time = 0
@@ -68,7 +72,30 @@ class Ascent:
 def _gradients(total: Tensor, tensors: list[Tensor]) -> list[Tensor | None]:
     if not total.requires_grad:  # none of them lies between the input and the node that is bounded
         return [None] * len(tensors)
-    return list(torch.autograd.grad(total, tensors, allow_unused=True))
+    found = iter(torch.autograd.grad(total, [t for t in tensors if t.requires_grad], allow_unused=True))
+    return [next(found) if t.requires_grad else None for t in tensors]
+
+
+def _climb(
+    bound: Callable[[bool], LinearBound], groups: list[Group], steps: int, best: LinearBound | None = None
+) -> tuple[LinearBound, list[Tensor]]:
+    """Ascent with `steps` evaluations of a bound, told which is the last: the best per row, and what reached it."""
+    ascent, tensors = Ascent(groups), [t for group in groups for t in group[0]]
+    kept = [t.detach().clone() for t in tensors]
+    for step in range(max(steps, 1)):
+        last = step >= steps - 1
+        with torch.set_grad_enabled(not last):
+            now = bound(last)
+            slopes = [] if last else _gradients(now.lower.sum(), tensors)
+        if best is None:
+            best = LinearBound(now.A.detach(), now.b.detach(), now.lower.detach())
+        else:
+            won, best = _better(now, best)
+            kept = [_kept(won, new.detach(), old) for new, old in zip(tensors, kept, strict=True)]
+        if not last:
+            ascent.step(slopes)
+    assert best is not None
+    return best, kept
 
 
 def optimise(
@@ -78,19 +105,11 @@ def optimise(
     with torch.no_grad():
         best = backward(state, start, A)
     slopes = first_slopes(state, start, A.shape[1])
-    kept = {i: a.clone() for i, a in slopes.items()}
-    free = [a.requires_grad_() for a in slopes.values()]
-    if not free:
-        return best, kept
-    ascent = Ascent([(free, rate, (0.0, 1.0))])
-    for _ in range(steps):
-        with torch.enable_grad():
-            now = backward(state, start, A, slopes)
-            slope = _gradients(now.lower.sum(), free)
-        won, best = _better(now, best)
-        kept = {i: _kept(won, slopes[i].detach(), old) for i, old in kept.items()}
-        ascent.step(slope)
-    return best, kept
+    if slopes:
+        free = [a.requires_grad_() for a in slopes.values()]
+        best, kept = _climb(lambda last: backward(state, start, A, slopes), [(free, rate, (0.0, 1.0))], steps, best)
+        slopes = dict(zip(slopes, kept, strict=True))
+    return best, slopes
 
 
 @dataclass(frozen=True)
@@ -100,9 +119,6 @@ class Freedom:
     slopes: dict[int, Tensor]  # ReLU node -> (B, Q, *event)
     multipliers: dict[int, Tensor]  # ReLU node -> (B, Q, *event), >= 0; empty without splits
     logits: Tensor  # (B, Q, m): the weights are their softmax over the rows of the polytope
-
-    def tensors(self) -> list[Tensor]:
-        return [*self.slopes.values(), *self.multipliers.values(), self.logits]
 
 
 def weighted(
@@ -150,36 +166,17 @@ def ascend(
         {i: b.detach().clone().requires_grad_() for i, b in freedom.multipliers.items()},
         freedom.logits.detach().clone().requires_grad_(shared),
     )
-    moving = [t for t in free.tensors() if t.requires_grad]
-    ascent = Ascent(
-        [
-            (list(free.slopes.values()), rate, (0.0, 1.0)),
-            (list(free.multipliers.values()), rate / 2, (0.0, math.inf)),
-            ([free.logits] if shared else [], 4 * rate, (-math.inf, math.inf)),
-        ]
-    )
-    best: LinearBound | None = None
-    kept = [t.detach() for t in free.tensors()]
     seen: dict[int, Tensor] = {}
-    for step in range(max(steps, 1)):
-        last = step >= steps - 1
-        with torch.set_grad_enabled(not last):
-            now = weighted(state, C, d, member, free, signs, seen if last else None)
-            slope = None if last else _gradients(now.lower.sum(), moving)
-        if best is None:
-            best = LinearBound(now.A.detach(), now.b.detach(), now.lower.detach())
-            kept = [t.detach().clone() for t in free.tensors()]
-        else:
-            won, best = _better(now, best)
-            kept = [_kept(won, new.detach(), old) for new, old in zip(free.tensors(), kept, strict=True)]
-        if slope is not None:
-            ascent.step(slope)
-    assert best is not None
+    groups: list[Group] = [
+        (list(free.slopes.values()), rate, (0.0, 1.0)),
+        (list(free.multipliers.values()), rate / 2, (0.0, math.inf)),
+        ([free.logits], 4 * rate, (-math.inf, math.inf)),
+    ]
+    best, kept = _climb(lambda last: weighted(state, C, d, member, free, signs, seen if last else None), groups, steps)
     count = len(free.slopes)
-    split = len(free.multipliers)
     found = Freedom(
         dict(zip(free.slopes, kept[:count], strict=True)),
-        dict(zip(free.multipliers, kept[count : count + split], strict=True)),
+        dict(zip(free.multipliers, kept[count:-1], strict=True)),
         kept[-1],
     )
     return best, found, seen

@@ -32,14 +32,6 @@ class Spec:
             return self
         return Spec(self.C[problem], self.d[problem], self.owner, self.count)
 
-    def alone(self, polytope: int) -> Spec:
-        """One polytope of the disjunction."""
-        rows = self.owner == polytope
-        return Spec(self.C[:, rows], self.d[:, rows], self.owner[rows] * 0, 1)
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> Spec:
-        return Spec(self.C.to(device, dtype), self.d.to(device, dtype), self.owner.to(device), self.count)
-
     def by_polytope(self, rows: Tensor) -> Tensor:
         """Per-row values (..., m) to the largest one of each polytope, (..., P)."""
         return torch.stack([rows[..., self.owner == p].amax(-1) for p in range(self.count)], -1)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.layers.add import add, sub
-from rarely.bounds.layers.scale import neg, scale
+from rarely.bounds.layers.arithmetic import add, neg, scale, sub
 from rarely.bounds.operators import Elementwise, Interval, Kinked, gamma, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
 

@@ -1,4 +1,4 @@
-"""Scaling and shifting entry by entry: arithmetic with constants, batch norm."""
+"""Arithmetic: sums of values, multiples and shifts by constants, batch norm."""
 
 from __future__ import annotations
 
@@ -42,6 +42,27 @@ class Scale(Affine):
         return (H[0] * self.factor.abs() + self.shift_size) * gamma(4, H[0].dtype)
 
 
+@dataclass(frozen=True)
+class Add(Affine):
+    """The sum of two values of equal shape."""
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        return xs[0] + xs[1]
+
+    def interval(self, *xs: Interval) -> Interval:
+        margin = self.slack(*(magnitude(x) for x in xs))
+        return self.forward(*(x[0] for x in xs)) - margin, self.forward(*(x[1] for x in xs)) + margin
+
+    def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
+        return A, A
+
+    def constant(self) -> None:
+        return None
+
+    def slack(self, *H: Tensor) -> Tensor:
+        return self.forward(*H) * gamma(2, H[0].dtype)
+
+
 def _constant(r: Reader, value: Any, rank: int) -> Tensor:
     c = r.real(value)
     if c.ndim == rank + 1 and c.shape[0] == 1:
@@ -56,6 +77,23 @@ def scale(r: Reader, x: Handle, factor: Any, shift: Any) -> Handle:
     s, t = (_constant(r, value, len(x.shape)) for value in (factor, shift))
     (x,) = expand(r, x, shapes=[s.shape, t.shape])
     return r.add(Scale(s, t, t.abs()), x.shape, x)
+
+
+@reads("add", "iadd")
+def add(r: Reader, input: Any, other: Any, alpha: float = 1) -> Handle:
+    if not isinstance(input, Handle):
+        return scale(r, other, alpha, input)
+    if not isinstance(other, Handle):
+        return scale(r, input, 1.0, r.real(other) * alpha)
+    if len(input.shape) != len(other.shape):
+        raise Unprovable("a sum that broadcasts over the batch dimension")
+    xs = expand(r, input, other if alpha == 1 else scale(r, other, alpha, 0.0))
+    return r.add(Add(), xs[0].shape, *xs)
+
+
+@reads("sub", "isub")
+def sub(r: Reader, input: Any, other: Any, alpha: float = 1) -> Handle:
+    return add(r, input, other, -alpha)
 
 
 @reads("mul", "imul")
