@@ -34,7 +34,7 @@ from common import (
     write_json,
 )
 from rarely import Execution, Problem, Splitting
-from rarely.core.problem import Batch
+from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 from rarely.kernels import PCN, Kernel, RandomWalk
 from rarely.methods.base import Budget, Progress

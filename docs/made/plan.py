@@ -35,7 +35,7 @@ def _table(title: str, model: Any) -> Iterator[str]:
     yield "| key | value | default | |\n|---|---|---|---|"
     for key, entry in schema["properties"].items():
         default = "required" if key in schema.get("required", ()) else code(_default(entry.get("default")))
-        yield f"| `{key}` | {cell(_words(entry))} | {default} | {cell(comments.get(key))} |"
+        yield f"| `{key}` | {cell(_words(entry))} | {default} | {cell(entry.get('description') or comments.get(key))} |"
     yield ""
 
 

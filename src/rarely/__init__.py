@@ -33,14 +33,14 @@ if TYPE_CHECKING:  # `as`: type checkers then take the names as exported
     from rarely.methods import MonteCarlo as MonteCarlo
     from rarely.methods import Splitting as Splitting
     from rarely.questions.augment import augment as augment
-    from rarely.questions.decide import test as test
     from rarely.questions.estimate import Running as Running
     from rarely.questions.estimate import estimate as estimate
-    from rarely.questions.gate import certify as certify
     from rarely.questions.monitor import monitor as monitor
     from rarely.questions.result import Estimate as Estimate
     from rarely.questions.result import Outcome as Outcome
     from rarely.questions.strategy import Auto as Auto
+    from rarely.questions.threshold import certify as certify
+    from rarely.questions.threshold import test as test
 
 _HOME = {
     "Auto": "rarely.questions.strategy",
@@ -64,9 +64,9 @@ _HOME = {
     "Targeted": "rarely.core.properties",
     "TruncatedGaussian": "rarely.inputs",
     "augment": "rarely.questions.augment",
-    "certify": "rarely.questions.gate",
+    "certify": "rarely.questions.threshold",
     "estimate": "rarely.questions.estimate",
-    "test": "rarely.questions.decide",
+    "test": "rarely.questions.threshold",
     "load_network": "rarely.io.networks",
     "load_problem": "rarely.io.problems",
     "monitor": "rarely.questions.monitor",

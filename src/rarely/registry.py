@@ -1,34 +1,63 @@
-"""Estimators and kernels by the names that command lines and plans call them."""
+"""Names that command lines, plans and pages use, with the class behind each and the settings they take.
+
+One line here makes a method or a kernel known everywhere; its file says the rest (fields, checks, forecast). Nothing is
+imported before it is asked for, so that `rarely --help` does not wait for torch.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
-from rarely import kernels
 from rarely.core.errors import InputError
-from rarely.methods.base import Estimator
-from rarely.methods.importance import ImportanceSampling
-from rarely.methods.line_sampling import LineSampling
-from rarely.methods.monte_carlo import MonteCarlo
-from rarely.methods.splitting import Splitting
-from rarely.questions.strategy import Auto
 
-ESTIMATORS: dict[str, Any] = {
-    "auto": Auto,
-    "splitting": Splitting,
-    "monte-carlo": MonteCarlo,
-    "line-sampling": LineSampling,
-    "importance": ImportanceSampling,
+if TYPE_CHECKING:
+    from rarely.methods.base import Estimator
+
+ESTIMATORS = {
+    "auto": "rarely.questions.strategy:Auto",
+    "splitting": "rarely.methods.splitting:Splitting",
+    "monte-carlo": "rarely.methods.monte_carlo:MonteCarlo",
+    "line-sampling": "rarely.methods.line_sampling:LineSampling",
+    "importance": "rarely.methods.importance:ImportanceSampling",
 }
-KERNELS: dict[str, Any] = {
-    "pcn": kernels.PCN,
-    "random-walk": kernels.RandomWalk,
-    "langevin": kernels.Langevin,
-    "hmc": kernels.HMC,
-    "hit-and-run": kernels.HitAndRun,
+KERNELS = {
+    "pcn": "rarely.kernels.pcn:PCN",
+    "random-walk": "rarely.kernels.random_walk:RandomWalk",
+    "langevin": "rarely.kernels.langevin:Langevin",
+    "hmc": "rarely.kernels.hamiltonian:HMC",
+    "hit-and-run": "rarely.kernels.hit_and_run:HitAndRun",
 }
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of estimators that can be set by name."""
+
+    kind: type
+    help: str
+    short: str = ""  # of an option
+    word: str = ""  # that may stand for a number
+
+
+SETTINGS = {
+    "particles": Setting(int, "Particles of each population (N in the paper).", "-n"),
+    "quantile": Setting(float, "Share of particles that survive a level (rho)."),
+    "steps": Setting(int, "Kernel steps at each level (M).", word="auto"),
+    "islands": Setting(int, "Independent populations; their spread gives the interval."),
+    "log_p_min": Setting(float, "Floor: give up below this natural log of p."),
+    "samples": Setting(int, "Inputs drawn at most by each problem."),
+    "target_error": Setting(float, "Stop at this relative standard error of p."),
+    "proof_boxes": Setting(int, "Boxes that a proof may take, so that no clock has a say."),
+}
+
+
+def found(place: str) -> Any:
+    """What stands at `module:name`."""
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def make_estimator(
@@ -38,10 +67,10 @@ def make_estimator(
 
     `spell` says how the user wrote the name of a setting.
     """
-    kind = ESTIMATORS[name]
+    kind = found(ESTIMATORS[name])
     given = {key: value for key, value in settings.items() if value is not None}
     if kernel is not None:
-        given["kernel"] = KERNELS[kernel]()
+        given["kernel"] = found(KERNELS[kernel])()
     known = {spec.name for spec in fields(kind)}
     foreign = [spell(key) for key in given if key not in known]
     if foreign:

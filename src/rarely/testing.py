@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rarely.core.problem import Problem
-from rarely.questions.decide import Verdict
-from rarely.questions.gate import certify
+from rarely.questions.threshold import Ruling, certify
 
 
 def assert_rarely(
@@ -16,7 +15,7 @@ def assert_rarely(
     """
     __tracebackhide__ = True  # pytest shows the caller's line, not this one
     decision = certify(problem, p_max, confidence, timeout=timeout, seed=seed)
-    if decision.verdict is Verdict.ACCEPTED:
+    if decision.ruling is Ruling.ACCEPTED:
         return
     name = f"{problem.name}: " if problem.name else ""
     lines = [f"{name}{decision}"]

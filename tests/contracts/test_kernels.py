@@ -17,7 +17,7 @@ from torch import Tensor
 import rarely.kernels.langevin
 import rarely.kernels.random_walk
 from rarely import Box, Execution, Gaussian, LpBall, Mixture, Problem, TruncatedGaussian
-from rarely.core.problem import Batch
+from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 from rarely.kernels import HMC, PCN, HitAndRun, Kernel, Langevin, RandomWalk, State
 from rarely.methods.moves import chains, move

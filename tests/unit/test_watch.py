@@ -97,7 +97,7 @@ def test_wrong_arguments_are_told() -> None:
 @pytest.mark.filterwarnings("default")  # TensorBoard imports what its own dependencies call deprecated
 def test_tensorboard(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    from rarely.questions.tracking import to_tensorboard
+    from rarely.questions.monitor import to_tensorboard
 
     watch = rarely.monitor(Shifted(), [problem()], log=to_tensorboard(tmp_path))
     watch(3)
@@ -121,7 +121,7 @@ def mlflow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[obje
 def test_mlflow(mlflow_run: object) -> None:
     import mlflow
 
-    from rarely.questions.tracking import to_mlflow
+    from rarely.questions.monitor import to_mlflow
 
     rarely.monitor(Shifted(), [problem()], log=[to_mlflow()])(3)
     history = mlflow.MlflowClient().get_metric_history(mlflow_run.info.run_id, "rarely/log_p_median")  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """What can be proved about a network: bounds, verdicts, and bounds on the probability of violation.
 
 Everything here is a statement about the network in real arithmetic, its stored weights taken as exact reals; bounds
-are computed in float64 and include their own rounding (see `linear` and `backward`). The pieces:
+are computed in float64 and include their own rounding (see `operators` and `backward`). The pieces:
 
 - `prove(problem)` and `probability_bounds(problem)` take a `rarely.Problem`; the rest takes modules and tensors:
 - `build(module, input_shape)` reads a torch module into a `Graph`, or raises `Unprovable`;
@@ -14,13 +14,13 @@ from rarely.bounds.backward import LinearBound
 from rarely.bounds.crown import interval_bounds, linear_bounds
 from rarely.bounds.decide import decide_balls, decide_boxes
 from rarely.bounds.graph import Graph, Unprovable
+from rarely.bounds.ledger import Proof
 from rarely.bounds.measure import GaussianMeasure, Measure, UniformMeasure
 from rarely.bounds.probability import ProbabilityBounds, bracket
 from rarely.bounds.problems import probability_bounds, prove
 from rarely.bounds.region import BallRegion, BoxRegion, Region
 from rarely.bounds.spec import Polytope
 from rarely.bounds.trace import build
-from rarely.bounds.verdict import Verdict
 
 __all__ = [
     "BallRegion",
@@ -31,10 +31,10 @@ __all__ = [
     "Measure",
     "Polytope",
     "ProbabilityBounds",
+    "Proof",
     "Region",
     "UniformMeasure",
     "Unprovable",
-    "Verdict",
     "bracket",
     "build",
     "decide_balls",

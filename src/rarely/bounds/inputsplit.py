@@ -16,7 +16,7 @@ from torch import Tensor
 from rarely.bounds.backward import Propagated, backward
 from rarely.bounds.crown import propagate
 from rarely.bounds.graph import Graph, chunks
-from rarely.bounds.verdict import Ledger
+from rarely.bounds.ledger import Ledger
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Spec

@@ -12,19 +12,20 @@ from torch import Tensor, nn
 
 from rarely.bounds.crown import linear_bounds
 from rarely.bounds.decide import decide_balls, decide_boxes
-from rarely.bounds.graph import Unprovable
+from rarely.bounds.graph import Graph, Unprovable
+from rarely.bounds.ledger import Proof
 from rarely.bounds.measure import GaussianMeasure, Measure, UniformMeasure
 from rarely.bounds.probability import ProbabilityBounds, bracket
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
-from rarely.bounds.trace import build
-from rarely.bounds.verdict import Verdict
+from rarely.bounds.trace import CHECKED, build
+from rarely.core.input_model import InputModel
 from rarely.core.problem import Problem
 from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
-from rarely.inputs import Box, Gaussian, InputModel, LpBall, Mixture, TruncatedGaussian
+from rarely.core.thresholds import SEARCHED
+from rarely.inputs import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
 
 _MAX_POLYTOPES = 1000
-SEARCHED = 8  # dimensions up to which splitting the input region gets somewhere quickly
 _QUICK_ROWS = 512  # neurons of a layer that a quick proof bounds by CROWN; wider layers get intervals
 _NO_WITNESS = "a violation in the bounding box of the inputs, not among the inputs themselves"
 
@@ -59,15 +60,11 @@ def on_cpu(problem: Problem) -> nn.Module:
     return module
 
 
-def _outputs(problem: Problem, x: Tensor) -> int:
-    with torch.no_grad(), problem.adapted.evaluating():
-        return problem.adapted.call(x.unsqueeze(0).to(problem.adapted.dtype)).flatten(1).shape[1]
-
-
 @dataclass(frozen=True)
 class Question:
     """A problem as bounds see it."""
 
+    problem: Problem
     module: nn.Module
     low: Tensor  # (*event) box around all inputs
     high: Tensor
@@ -78,112 +75,152 @@ class Question:
     def of(cls, problem: Problem, module: nn.Module | None = None) -> Question:
         """Read a problem, or say with Unprovable why it cannot be bounded. `module` saves making it `on_cpu` again."""
         model, module = problem.inputs, on_cpu(problem) if module is None else module
-        if model.support is None or not isinstance(model, Box | LpBall | TruncatedGaussian):
+        if model.support is None:
             raise Unprovable(f"inputs of kind {type(model).__name__} are not confined to a box or a ball")
-        low, high = model.support
+        low, high = (side.expand(model.event_shape) for side in model.support)
         if not bool(torch.isfinite(low).all() & torch.isfinite(high).all()):
             raise Unprovable("the inputs are not bounded")
-        width = _outputs(problem, low)
         ball = (model.middle, float(model.radius)) if isinstance(model, LpBall) and model.norm == 2 else None
-        return cls(module, low, high, polytopes(problem.property, width), ball)
+        return cls(problem, module, low, high, polytopes(problem.property, problem.outputs), ball)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for questions that can be bounded in one batch."""
+        shapes = tuple(tuple(A.shape) for A, _ in self.outputs)
+        return id(self.problem.network), tuple(self.low.shape), self.ball is None, shapes
 
 
-def prove(problem: Problem, timeout: float = 60.0) -> Verdict:
-    """Prove that no input violates the property, or find one that does, or give up after `timeout` seconds.
+def prove(problem: Problem, timeout: float = 60.0) -> Proof:
+    """Prove that no input violates the property, or give up after `timeout` seconds.
 
-    "proved" is about the network in real arithmetic; a "violated" witness was replayed by the network itself. What
-    cannot be bounded (an unknown operator, an unbounded input model) is "unknown" with the reason. Of a mixture every
-    component is proved.
+    "proved" is about the network in real arithmetic; "violated" comes with an input met on the way, replayed by the
+    network itself. What cannot be bounded (an unknown operator, an unbounded input model) is "unknown" with the reason.
+    Of a mixture every component is proved.
     """
-    if isinstance(problem.inputs, Mixture):
-        return _prove_components(problem, problem.inputs, timeout)
-    try:
-        question = Question.of(problem)
-        with problem.adapted.evaluating():
-            if question.ball is not None:
-                centre, radius = question.ball
-                radii = torch.tensor([radius], dtype=torch.float64)
-                (verdict,) = decide_balls(question.module, centre[None], radii, question.outputs, timeout)
-            else:
-                low, high = question.low[None], question.high[None]
-                (verdict,) = decide_boxes(question.module, low, high, question.outputs, timeout)
-    except Unprovable as reason:
-        return Verdict("unknown", math.inf, 0, reason=str(reason))
-    if verdict.status == "violated" and not _possible(problem, verdict):
-        return Verdict("unknown", math.inf, verdict.boxes, reason=_NO_WITNESS)
-    return verdict
+    return prove_all([problem], timeout)[0]
 
 
-def _prove_components(problem: Problem, mixture: Mixture, timeout: float) -> Verdict:
-    """The components one after the other, each with its share of the time that is left."""
-    deadline = time.monotonic() + timeout
-    pairs = zip(mixture.components, mixture.log_weights.tolist(), strict=True)
-    chosen = [model for model, log_weight in pairs if log_weight > -math.inf]
-    verdicts: list[Verdict] = []
-    for i, model in enumerate(chosen):
-        seconds = max(0.0, deadline - time.monotonic()) / (len(chosen) - i)
-        verdict = prove(Problem(problem.network, problem.property, model), seconds)
-        if verdict.status == "violated":
-            return verdict
-        verdicts.append(verdict)
-    open_ones = [verdict for verdict in verdicts if verdict.status != "proved"]
-    worst = (open_ones or sorted(verdicts, key=lambda verdict: verdict.bound))[-1]
-    return replace(worst, boxes=sum(verdict.boxes for verdict in verdicts))
+class Graphs:
+    """The graphs of networks while they do not change: each is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[nn.Module, tuple[int, ...]], Graph | Unprovable] = {}
+
+    def of(self, module: nn.Module, shape: tuple[int, ...]) -> Graph:
+        """Read a module, or raise Unprovable again."""
+        if (module, shape) not in self._known:
+            try:
+                self._known[module, shape] = build(module, shape)
+            except Unprovable as reason:
+                self._known[module, shape] = reason
+        known = self._known[module, shape]
+        if isinstance(known, Unprovable):
+            raise known
+        return known
+
+    @property
+    def calls(self) -> int:
+        """Of networks, to compare their graphs with them."""
+        return CHECKED * len(self._known)
 
 
-def _possible(problem: Problem, verdict: Verdict) -> bool:
-    """Whether the witness is an input that the model can draw: a cut ball is proved by way of a larger region."""
-    assert verdict.witness is not None
-    point = verdict.witness.unsqueeze(0).to(problem.adapted.dtype)
-    return float(problem.inputs.log_density(point)) > -math.inf and float(problem.score(point)) >= 0
+def prove_all(
+    problems: Sequence[Problem],
+    seconds: float,
+    *,
+    boxes: int | None = None,
+    quick: bool = False,
+    graphs: Graphs | None = None,
+) -> list[Proof]:
+    """As `prove`, problems that share a network as one batch. `seconds` are for all of them.
 
-
-def prove_quickly(problems: Sequence[Problem], seconds: float, boxes: int | None = None) -> list[Verdict | None]:
-    """Verdicts that cost next to nothing: one bound each, and in few dimensions branch and bound for `seconds`.
-
-    With `boxes` it stops after that many boxes per problem, too.
-
-    None where there is no verdict. Problems that share a network are bounded as one batch.
+    `boxes` ends the halving of inputs by work. `quick`: in many dimensions one linear bound each and no more.
     """
-    verdicts: list[Verdict | None] = [None] * len(problems)
-    groups: dict[tuple[int, tuple[tuple[int, ...], ...]], list[int]] = {}
+    graphs = graphs or Graphs()
+    proofs: list[Proof] = [Proof("unknown", math.inf, 0)] * len(problems)
+    groups: dict[tuple[object, ...], list[int]] = {}
     questions: dict[int, Question] = {}
     modules: dict[int, nn.Module] = {}  # one copy of a network that must move, not one per problem
+    deadline = time.monotonic() + seconds
     for i, problem in enumerate(problems):
         try:
+            if isinstance(problem.inputs, Mixture):
+                proofs[i] = _prove_components(problem, deadline, boxes, quick, graphs)
+                continue
             questions[i] = question = Question.of(problem, modules.get(id(problem.network)))
-        except Unprovable:
+        except Unprovable as reason:
+            proofs[i] = Proof("unknown", math.inf, 0, reason=str(reason))
             continue
         modules[id(problem.network)] = question.module
-        shape = tuple(tuple(A.shape) for A, _ in question.outputs)
-        groups.setdefault((id(problem.network), (tuple(question.low.shape), *shape)), []).append(i)
-    deadline = time.monotonic() + seconds
-    for rows in groups.values():
-        try:
-            answers = _quick([questions[i] for i in rows], deadline, boxes)
-        except Unprovable:
-            continue
-        for i, verdict in zip(rows, answers, strict=True):
-            verdicts[i] = verdict
-    return verdicts
+        groups.setdefault(question.kind, []).append(i)
+    for number, rows in enumerate(groups.values()):
+        share = max(0.0, deadline - time.monotonic()) / (len(groups) - number)
+        some = [questions[i] for i in rows]
+        for i, proof in zip(rows, _decided(some, share, boxes, quick, graphs), strict=True):
+            possible = proof.status != "violated" or _possible(questions[i].problem, proof)
+            proofs[i] = proof if possible else Proof("unknown", math.inf, proof.boxes, reason=_NO_WITNESS)
+    return proofs
 
 
-def _quick(questions: Sequence[Question], deadline: float, boxes: int | None) -> list[Verdict | None]:
+def _decided(
+    questions: Sequence[Question], seconds: float, boxes: int | None, quick: bool, graphs: Graphs
+) -> list[Proof]:
+    first = questions[0]
     low, high = (torch.stack([getattr(q, side) for q in questions]).double() for side in ("low", "high"))
-    parts = range(len(questions[0].outputs))
-    outputs = [tuple(torch.stack([q.outputs[p][k] for q in questions]) for k in (0, 1)) for p in parts]
-    module = questions[0].module
-    if low[0].numel() <= SEARCHED:
-        seconds = max(0.0, deadline - time.monotonic())
-        found = decide_boxes(module, low, high, [(A, b) for A, b in outputs], seconds, boxes=boxes)
-        return [v if v.status == "proved" else None for v in found]
-    graph = build(module, tuple(low.shape[1:]))
-    spec = spec_of([(A, b) for A, b in outputs], graph.classes, len(questions), low.device)
-    bound = linear_bounds(graph, BoxRegion(low, high), spec.C, spec.d, rows=_QUICK_ROWS).lower
+    stacked = ((torch.stack([q.outputs[p][k] for q in questions]) for k in (0, 1)) for p in range(len(first.outputs)))
+    outputs = [(A, b) for A, b in stacked]
+    with first.problem.adapted.evaluating():
+        try:
+            graph = graphs.of(first.module, tuple(low.shape[1:]))
+        except Unprovable as reason:
+            return [Proof("unknown", math.inf, 0, reason=str(reason))] * len(questions)
+        if quick and low[0].numel() > SEARCHED:
+            return _bounded(graph, BoxRegion(low, high), outputs)
+        if first.ball is None:
+            return decide_boxes(first.module, low, high, outputs, seconds, graph=graph, boxes=boxes)
+        balls = [q.ball for q in questions if q.ball is not None]
+        centres, radii = torch.stack([centre for centre, _ in balls]), torch.tensor([radius for _, radius in balls])
+        return decide_balls(first.module, centres, radii.double(), outputs, seconds, graph=graph)
+
+
+def _bounded(graph: Graph, region: BoxRegion, outputs: Sequence[Polytope]) -> list[Proof]:
+    """One linear bound of each problem."""
+    spec = spec_of(outputs, graph.classes, len(region.low), region.low.device)
+    bound = linear_bounds(graph, region, spec.C, spec.d, rows=_QUICK_ROWS).lower
     # A polytope is out of reach when one of its rows A y - b is positive on the whole region.
-    reach = -spec.by_polytope(bound)
-    worst = reach.amax(1).tolist()
-    return [Verdict("proved", w, 1) if w < 0 else None for w in worst]
+    worst = (-spec.by_polytope(bound)).amax(1).tolist()
+    return [Proof("proved" if w < 0 else "unknown", w, 1) for w in worst]
+
+
+def _prove_components(problem: Problem, deadline: float, boxes: int | None, quick: bool, graphs: Graphs) -> Proof:
+    """The components one after the other, each with its share of the time that is left."""
+    proofs: list[Proof] = []
+    parts = components(problem)
+    for i, part in enumerate(parts):
+        seconds = max(0.0, deadline - time.monotonic()) / (len(parts) - i)
+        (proof,) = prove_all([part], seconds, boxes=boxes, quick=quick, graphs=graphs)
+        if proof.status == "violated":
+            return proof
+        proofs.append(proof)
+    open_ones = [proof for proof in proofs if proof.status != "proved"]
+    worst = (open_ones or sorted(proofs, key=lambda proof: proof.bound))[-1]
+    return replace(worst, boxes=sum(proof.boxes for proof in proofs), calls=sum(proof.calls for proof in proofs))
+
+
+def components(problem: Problem) -> list[Problem]:
+    """One problem for each component of a mixture that has any weight; itself for other inputs."""
+    mixture = problem.inputs
+    if not isinstance(mixture, Mixture):
+        return [problem]
+    pairs = zip(mixture.components, mixture.log_weights.tolist(), strict=True)
+    return [problem.drawn_from(model) for model, log_weight in pairs if log_weight > -math.inf]
+
+
+def _possible(problem: Problem, proof: Proof) -> bool:
+    """Whether the witness is an input that the model can draw: a cut ball is proved by way of a larger region."""
+    assert proof.witness is not None
+    point = proof.witness.unsqueeze(0).to(problem.adapted.dtype)
+    return float(problem.inputs.log_density(point)) > -math.inf
 
 
 def probability_bounds(problem: Problem, timeout: float = 60.0, gap: float = 0.05) -> Iterator[ProbabilityBounds]:
@@ -203,11 +240,10 @@ def probability_bounds(problem: Problem, timeout: float = 60.0, gap: float = 0.0
 
 def measurable(problem: Problem) -> tuple[Measure, nn.Module, list[Polytope]]:
     """A problem whose boxes have known masses, or Unprovable."""
-    law, module = _law(problem.inputs), on_cpu(problem)
-    return law, module, polytopes(problem.property, _outputs(problem, problem.inputs.center))
+    return _measure(problem.inputs), on_cpu(problem), polytopes(problem.property, problem.outputs)
 
 
-def _law(model: InputModel) -> Measure:
+def _measure(model: InputModel) -> Measure:
     if isinstance(model, Box) or (isinstance(model, LpBall) and model.norm == math.inf):
         return UniformMeasure(model.low.double(), model.high.double())
     if isinstance(model, Gaussian) and model.independent and bool((model.std > 0).all()):

@@ -22,7 +22,7 @@ from torch import Tensor
 from rarely.bounds.backward import LinearBound, Propagated, backward
 from rarely.bounds.crown import propagate, room, signed_rows
 from rarely.bounds.graph import Graph, chunks, pruned
-from rarely.bounds.verdict import Ledger
+from rarely.bounds.ledger import Ledger
 from rarely.bounds.region import BallRegion, BoxRegion, Region
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Spec

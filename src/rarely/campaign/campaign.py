@@ -20,12 +20,14 @@ from rarely import __version__
 from rarely.campaign.driver import Driver, Watch
 from rarely.campaign.engines import Engine, LocalEngine
 from rarely.campaign.expansion import Expansion, expand_plan
-from rarely.campaign.plan import EstimatorTable, read_plan
+from rarely.campaign.plan import read_plan
 from rarely.campaign.store import Header, Store
 from rarely.campaign.tasks import Chunk, digest
 from rarely.campaign.work import build_problem, estimator_of
 from rarely.campaign.writer import Writer, locked, put_aside
 from rarely.core.errors import InputError, RarelyError
+
+_GUESSED = -20.0  # log p for which the cost of a plan is guessed
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Campaign:
         self.source = None if isinstance(plan, Mapping) else Path(plan)
         for settings in self.plan.settings():
             try:
-                estimator_of(settings.model_dump(exclude_none=True))
+                estimator_of(settings.given())
             except RarelyError as error:
                 raise InputError(f"{self.source or 'the plan'}: estimator: {error}") from error
         self.expansion: Expansion = expand_plan(self.plan, folder)
@@ -66,7 +68,8 @@ class Campaign:
         for group in self.expansion.groups:
             words = [group.network, group.source[0].item.partition("[")[0], f"l{group.norm}" if group.norm else ""]
             groups.append((" ".join(filter(None, words)), self.expansion.size(group) * len(settings)))
-        each = [_guess(table, self.plan.budget.calls) for table in settings]
+        most = self.plan.budget.calls or math.inf
+        each = [int(min(estimator_of(table.given()).forecast(_GUESSED), most)) for table in settings]
         return PlanSummary(
             len(self), self.expansion.chunk_count,
             tuple(dict.fromkeys(group.network for group in self.expansion.groups if group.network)),
@@ -162,17 +165,3 @@ def _engine(engine: str | Engine, workers: int, scheduler: str | None, device: s
     from rarely.campaign.dask_engine import DaskEngine
 
     return DaskEngine(workers, scheduler, device)
-
-
-def _guess(table: EstimatorTable, limit: int | None) -> int:
-    """Network calls of one problem with log p near -20."""
-    levels = 20 / -math.log(table.quantile or 0.1)
-    steps = table.steps if isinstance(table.steps, int) else 10
-    guess = {
-        "auto": 40_000.0,
-        "splitting": (table.particles or 1000) * (table.islands or 8) * (1 + levels * steps),
-        "monte-carlo": float(table.samples or 1_000_000),
-        "line-sampling": 10_000.0,
-        "importance": 20_000.0,
-    }[table.method]
-    return int(min(guess, limit or math.inf))

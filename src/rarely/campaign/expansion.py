@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rarely.campaign.plan import DatasetTable, EstimatorTable, InstancesTable, NetworkTable, Plan, RlvTable, VnnlibTable
+from rarely.campaign.plan import DatasetTable, EstimatorBase, InstancesTable, NetworkTable, Plan, RlvTable, VnnlibTable
 from rarely.campaign.tasks import (
     Chunk,
     File,
@@ -107,7 +107,7 @@ class Expansion:
         """All chunks in the order of the plan."""
         general, number, first = self.plan.campaign, 0, 0
         for settings in self.plan.settings():
-            method = Method(settings.model_dump(exclude_none=True), general.confidence, self.plan.budget.calls, device)
+            method = Method(settings.given(), general.confidence, self.plan.budget.calls, device)
             for group in self.groups:
                 size = self.size(group)
                 for start in range(0, size, general.batch):
@@ -124,7 +124,7 @@ class Expansion:
             (first,), (last,) = (self._tasks(settings, group, 0, range(i, i + 1)) for i in (0, self.size(group) - 1))
             yield first, last
 
-    def _tasks(self, settings: EstimatorTable, group: Group, first: int, numbers: range) -> Iterator[Task]:
+    def _tasks(self, settings: EstimatorBase, group: Group, first: int, numbers: range) -> Iterator[Task]:
         """Some tasks of a group, by their number in it; the first of them has the place `first` in the plan."""
         general, replicates = self.plan.campaign, self.plan.campaign.replicates
         token = digest(group.token, settings.shown, repr(general.confidence), repr(self.plan.budget.calls))

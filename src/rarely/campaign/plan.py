@@ -9,8 +9,19 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
+from rarely import registry
 from rarely.core.errors import FormatError, InputError
 
 NormName = Literal["inf", "2", "1"]
@@ -134,25 +145,35 @@ ProblemTable = Annotated[
 ]
 
 
-class EstimatorTable(_Table):
+class EstimatorBase(_Table):
     """What `rarely estimate` has as options; what is not given keeps the estimator's own default."""
 
-    method: Literal["auto", "splitting", "monte-carlo", "line-sampling", "importance"] = "auto"
-    kernel: Literal["pcn", "random-walk", "langevin", "hmc", "hit-and-run"] | None = None
-    particles: int | None = None
-    quantile: float | None = None
-    steps: int | Literal["auto"] | None = None
-    islands: int | None = None
-    log_p_min: float | None = None
-    samples: int | None = None
-    target_error: float | None = None
-    proof_boxes: Annotated[int, Field(ge=0)] | None = None  # of `auto`, which proves by work and never by the clock
+    def given(self) -> dict[str, Any]:
+        """What stands in the plan."""
+        return self.model_dump(exclude_none=True)
 
     @property
     def shown(self) -> str:
         """The settings in words."""
-        given = self.model_dump(exclude_none=True)
+        given = self.given()
         return " ".join([given.pop("method"), *(f"{key}={value}" for key, value in given.items())])
+
+
+def _setting(setting: registry.Setting) -> Any:
+    kind: Any = setting.kind | Literal[setting.word] if setting.word else setting.kind
+    return kind | None, Field(None, description=setting.help)
+
+
+_METHODS: Any = Literal[tuple(registry.ESTIMATORS)]
+_KERNELS: Any = Literal[tuple(registry.KERNELS)]
+EstimatorTable: Any = create_model(
+    "EstimatorTable",
+    __base__=EstimatorBase,
+    __doc__=EstimatorBase.__doc__,
+    method=(_METHODS, Field("auto", description="Method of estimation.")),
+    kernel=(_KERNELS | None, Field(None, description="Markov kernel of splitting.")),
+    **{name: _setting(setting) for name, setting in registry.SETTINGS.items()},
+)
 
 
 class BudgetTable(_Table):
@@ -182,10 +203,10 @@ class Plan(_Table):
         self.settings()
         return self
 
-    def settings(self) -> list[EstimatorTable]:
+    def settings(self) -> list[EstimatorBase]:
         """The estimator's settings, every combination that [matrix] asks for."""
         combinations = [dict(zip(self.matrix, values, strict=True)) for values in product(*self.matrix.values())]
-        base = self.estimator.model_dump(exclude_none=True)
+        base = self.estimator.given()
         try:
             found = [EstimatorTable.model_validate({**base, **some}) for some in combinations]
         except ValidationError as error:

@@ -13,7 +13,7 @@ import torch
 from rarely.campaign.store import WitnessSet, pack_witnesses
 from rarely.campaign.tasks import Chunk, ChunkAnswer, File, ImagePlace, NetworkFile, Solved, Task, unchanged
 from rarely.core.errors import RarelyError
-from rarely.core.execution import Execution, fitting_batches
+from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.properties import Misclassification
 from rarely.inputs import LpBall
@@ -24,7 +24,7 @@ from rarely.io.networks import load_network
 from rarely.io.normalised import normalised
 from rarely.io.problems import load_problem, problem_from
 from rarely.methods import Estimator
-from rarely.questions.estimate import Running
+from rarely.questions.estimate import estimate
 from rarely.questions.result import Estimate
 from rarely.registry import make_estimator
 
@@ -48,18 +48,11 @@ def solve(chunk: Chunk) -> tuple[Solved, ...]:
     method = chunk.method
     estimator = estimator_of(method.estimator)
     problems = [build_problem(task) for task in chunk.tasks]
-    solved: dict[int, Solved] = {}
-    for number, rows in enumerate(fitting_batches(problems, estimator)):
-        running = Running(
-            [problems[row] for row in rows], estimator, seed=chunk.seed + number, confidence=method.confidence,
-            max_evaluations=method.calls, execution=Execution(device=method.device, threads=1),
-        )  # fmt: skip
-        for _ in running:
-            pass
-        for row, estimate in zip(rows, running.results, strict=True):
-            assert estimate is not None
-            solved[row] = _pack(estimate, problems[row], chunk.tasks[row])
-    return tuple(solved[row] for row in range(len(problems)))
+    found = estimate(
+        problems, estimator, seed=chunk.seed, confidence=method.confidence, max_evaluations=method.calls,
+        execution=Execution(device=method.device, threads=1),
+    )  # fmt: skip
+    return tuple(_pack(*three) for three in zip(found, problems, chunk.tasks, strict=True))
 
 
 def estimator_of(table: dict[str, Any]) -> Estimator:
@@ -105,16 +98,16 @@ def _image(network: Any, place: ImagePlace) -> np.ndarray[Any, Any]:
     return np.asarray(_images(place.dataset, None if shape is None else tuple(shape)).inputs[place.row])
 
 
-def _pack(estimate: Estimate, problem: Problem, task: Task) -> Solved:
+def _pack(answered: Estimate, problem: Problem, task: Task) -> Solved:
     witnesses = None
-    if len(estimate.witnesses):
+    if len(answered.witnesses):
         place, center = task.place, problem.inputs.center
         original = _image(problem.network, place) if isinstance(place, ImagePlace) else center.numpy()
         inputs, scores = (
-            part[:_KEPT_WITNESSES].numpy() for part in (estimate.witnesses.inputs, estimate.witnesses.scores)
+            part[:_KEPT_WITNESSES].numpy() for part in (answered.witnesses.inputs, answered.witnesses.scores)
         )
         witnesses = pack_witnesses(WitnessSet(inputs, scores, original))
-    text = json.dumps(json.loads(estimate.to_json()), separators=(",", ":"))
+    text = json.dumps(json.loads(answered.to_json()), separators=(",", ":"))
     return Solved(
-        text, estimate.outcome.value, estimate.log_prob, estimate.log_prob_std, estimate.calls, witnesses
+        text, answered.outcome.value, answered.log_prob, answered.log_prob_std, answered.calls, witnesses
     )  # fmt: skip

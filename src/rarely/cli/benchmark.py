@@ -10,7 +10,8 @@ import typer
 
 from rarely.cli.output import plain_table, screen
 from rarely.cli.running import progress_display
-from rarely.cli.verify import Verdict, decide
+from rarely.cli.verify import Instance as Verdict
+from rarely.cli.verify import decide_files
 from rarely.core.errors import InputError, RarelyError
 from rarely.io.formats.vnncomp import VERDICTS, Instance, read_instances, read_result
 
@@ -67,7 +68,7 @@ def result_name(instance: Instance) -> str:
 
 def _decide(instance: Instance, timeout: float, seed: int, trust_pickle: bool) -> Verdict:
     try:
-        return decide(instance.network, instance.property, timeout, seed=seed, trust_pickle=trust_pickle)
+        return decide_files(instance.network, instance.property, timeout, seed=seed, trust_pickle=trust_pickle)
     except RarelyError as error:
         screen(stderr=True).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         return Verdict("error", 0.0, None, str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ def certify(
         float, typer.Option("--p-max", help="Probability of a violation that must not be reached.")
     ] = 1e-6,
     confidence: opt.Confidence = 0.95,
-    timeout: Annotated[float, typer.Option("--timeout", "-t", help="Seconds for proofs and bounds together.")] = 60.0,
+    timeout: Annotated[float, typer.Option("--timeout", "-t", help="Seconds for everything.")] = 60.0,
     max_evaluations: opt.MaxEvaluations = None,
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
@@ -36,30 +37,21 @@ def certify(
     Exit codes: 0 accepted, 1 rejected (violating inputs are written), 3 undecided.
     """
     from rarely.io.problems import load_problem
-    from rarely.questions.decide import Verdict
-    from rarely.questions.gate import certify as decide
+    from rarely.questions.threshold import Ruling
+    from rarely.questions.threshold import certify as decide
 
     check_writable(json_file)
     problem = load_problem(network, prop, trust_pickle=trust_pickle)
     decision = decide(
         problem, p_max, confidence, timeout=timeout, seed=seed, device=device, max_evaluations=max_evaluations
     )
-    if decision.verdict is Verdict.REJECTED and len(decision.witnesses):
+    rejected = decision.ruling is Ruling.REJECTED
+    if rejected and len(decision.witnesses):
         decision.witnesses.save(witness)
-    write_json(
-        json_file,
-        {
-            "verdict": decision.verdict.value,
-            "p_max": p_max,
-            "confidence": decision.confidence,
-            "sentence": decision.sentence,
-            "evaluations": decision.evaluations,
-            "witnesses": len(decision.witnesses),
-        },
-    )
+    write_json(json_file, json.loads(decision.to_json()))
     if prints(quiet, json_file):
         screen().print(str(decision), markup=False, soft_wrap=True)
-        if decision.verdict is Verdict.REJECTED and len(decision.witnesses):
+        if rejected and len(decision.witnesses):
             screen().print(f"violating inputs: {witness}", markup=False)
-    if decision.verdict is not Verdict.ACCEPTED:
-        raise typer.Exit(REJECTED if decision.verdict is Verdict.REJECTED else UNDECIDED)
+    if decision.ruling is not Ruling.ACCEPTED:
+        raise typer.Exit(REJECTED if rejected else UNDECIDED)

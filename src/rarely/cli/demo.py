@@ -11,7 +11,7 @@ import typer
 
 from rarely.cli import options as opt
 from rarely.cli.output import as_data, check_writable, plain_table, prints, probability, screen, write_json
-from rarely.cli.running import Settings, run_problems
+from rarely.cli.running import run_problems
 
 if TYPE_CHECKING:
     from rarely.demo import DemoProblem
@@ -30,14 +30,13 @@ def demo(
     """
     from rarely.core.errors import InputError
     from rarely.demo import run
-    from rarely.questions.estimate import default_estimator
 
     check_writable(json_file)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; the demo writes into a folder")
     started = time.monotonic()
     questions, problems = run.problems()
-    outcomes = run_problems(problems, default_estimator(), Settings(seed=seed), title="demo", quiet=quiet)
+    outcomes = run_problems(problems, None, opt.RunSettings(seed=seed), title="demo", quiet=quiet)
     outcomes.exit_if_interrupted()
     estimates = outcomes.finished()
     written = run.write(questions, estimates, out)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.choices import make_estimator
 from rarely.cli.output import (
     as_data,
     check_writable,
@@ -19,13 +18,14 @@ from rarely.cli.output import (
     screen,
     write_json,
 )
-from rarely.cli.running import Settings, run_problems
+from rarely.cli.running import run_problems
 
 if TYPE_CHECKING:
     from rarely.core.problem import Problem
     from rarely.questions.result import Estimate
 
 
+@opt.estimating
 def estimate(
     files: Annotated[
         list[str],
@@ -36,21 +36,8 @@ def estimate(
             show_default=False,
         ),
     ],
-    estimator: opt.Estimator = opt.EstimatorName.auto,
-    kernel: opt.Kernel = None,
-    particles: opt.Particles = None,
-    quantile: opt.Quantile = None,
-    steps: opt.Steps = None,
-    islands: opt.Islands = None,
-    log_p_min: opt.LogPMin = None,
-    samples: opt.Samples = None,
-    target_error: opt.TargetError = None,
-    confidence: opt.Confidence = 0.95,
-    max_evaluations: opt.MaxEvaluations = None,
-    timeout: opt.Timeout = None,
-    seed: opt.Seed = 0,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = None,
+    method: opt.Method,
+    run: opt.RunSettings,
     input_model: Annotated[
         str | None,
         typer.Option(
@@ -75,24 +62,11 @@ def estimate(
     Several properties of one network, or several .rlv files, run as one batch: one line each, and a list in the JSON.
     """
     check_writable(json_file, plot, witnesses)
-    method = make_estimator(
-        estimator,
-        kernel,
-        {
-            "particles": particles,
-            "quantile": quantile,
-            "steps": steps,
-            "islands": islands,
-            "log_p_min": log_p_min,
-            "samples": samples,
-            "target_error": target_error,
-        },
-    )
-    settings = Settings(seed, confidence, device, torch_dtype(dtype), max_evaluations, timeout)
+    estimator = method.make()
     many, problems = _load(
         files, {"input_model": input_model, "architecture": architecture, "trust_pickle": trust_pickle}
     )
-    outcomes = run_problems(problems, method, settings, title="estimating", quiet=quiet)
+    outcomes = run_problems(problems, estimator, run, title="estimating", quiet=quiet)
     found = outcomes.finished()
     if found:
         write_json(json_file, [as_data(e) for e in found] if many else as_data(found[0]))
@@ -103,12 +77,6 @@ def estimate(
         if plot is not None:
             _draw(found, plot, many)
     outcomes.exit_if_interrupted()
-
-
-def torch_dtype(name: opt.DtypeName | None) -> Any:
-    import torch
-
-    return None if name is None else getattr(torch, name.value)
 
 
 def _load(files: Sequence[str], settings: dict[str, Any]) -> tuple[bool, list[Problem]]:

@@ -1,31 +1,32 @@
-"""Options that several commands share, with their help."""
+"""Options that several commands share, with their help. Those of estimators are made from the registry."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from rarely import registry
+
+if TYPE_CHECKING:
+    from rarely.methods.base import Estimator
 
 ESTIMATOR, RUN, FILES = "Estimator", "Run", "Files"  # headings of the help
 FIGURES = (".svg", ".png", ".pdf")
 
 
-class EstimatorName(StrEnum):
-    auto = "auto"
-    splitting = "splitting"
-    monte_carlo = "monte-carlo"
-    line_sampling = "line-sampling"
-    importance = "importance"
+def _names(kind: str, known: dict[str, str]) -> Any:
+    """An enumeration of the registry's names, which typer checks and lists."""
+    return StrEnum(kind, {name.replace("-", "_"): name for name in known})
 
 
-class KernelName(StrEnum):
-    pcn = "pcn"
-    random_walk = "random-walk"
-    langevin = "langevin"
-    hmc = "hmc"
-    hit_and_run = "hit-and-run"
+EstimatorName, KernelName = _names("EstimatorName", registry.ESTIMATORS), _names("KernelName", registry.KERNELS)
 
 
 class DtypeName(StrEnum):
@@ -33,13 +34,50 @@ class DtypeName(StrEnum):
     float64 = "float64"
 
 
-def _steps(text: str) -> int | str:
-    if text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter("a whole number or auto is expected") from None
+@dataclass(frozen=True)
+class Method:
+    """The estimator that was asked for, with its settings (None: not given)."""
+
+    estimator: str
+    kernel: str | None
+    settings: dict[str, Any]
+
+    def make(self) -> Estimator:
+        return registry.make_estimator(self.estimator, self.kernel, self.settings, _option)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How to run, whatever the estimator."""
+
+    confidence: float = 0.95
+    max_evaluations: int | None = None
+    timeout: float | None = None
+    seed: int = 0
+    device: str = "auto"
+    dtype: DtypeName | None = None
+
+    def keywords(self) -> dict[str, Any]:
+        """As `estimate` takes them."""
+        import torch
+
+        return {**self.__dict__, "dtype": None if self.dtype is None else getattr(torch, self.dtype.value)}
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _number_or(word: str) -> Callable[[str], int | str]:
+    def parse(text: str) -> int | str:
+        if text == word:
+            return text
+        try:
+            return int(text)
+        except ValueError:
+            raise typer.BadParameter(f"a whole number or {word} is expected") from None
+
+    return parse
 
 
 def _figure(file: Path | None) -> Path | None:
@@ -55,40 +93,6 @@ NetworkFile = Annotated[
         help="Network: .onnx, .onnx.gz, .pt2, TorchScript, weights with --architecture, or module:attribute.",
         show_default=False,
     ),
-]
-Estimator = Annotated[
-    EstimatorName, typer.Option("--estimator", "-e", help="Method of estimation.", rich_help_panel=ESTIMATOR)
-]
-Kernel = Annotated[
-    KernelName | None,
-    typer.Option(
-        help="Markov kernel of splitting; default: pcn where the input model allows it, else random-walk.",
-        rich_help_panel=ESTIMATOR,
-        show_default=False,
-    ),
-]
-Particles = Annotated[
-    int | None,
-    typer.Option("--particles", "-n", help="Particles of each population.", rich_help_panel=ESTIMATOR),
-]
-Quantile = Annotated[
-    float | None, typer.Option(help="Share of particles that survive a level.", rich_help_panel=ESTIMATOR)
-]
-Steps = Annotated[
-    str | None,
-    typer.Option(parser=_steps, metavar="N|auto", help="Kernel steps at each level.", rich_help_panel=ESTIMATOR),
-]
-Islands = Annotated[
-    int | None,
-    typer.Option(help="Independent populations; their spread gives the interval.", rich_help_panel=ESTIMATOR),
-]
-LogPMin = Annotated[
-    float | None,
-    typer.Option("--log-p-min", help="Floor: give up below this natural log of p.", rich_help_panel=ESTIMATOR),
-]
-Samples = Annotated[int | None, typer.Option(help="Inputs drawn at most by each problem.", rich_help_panel=ESTIMATOR)]
-TargetError = Annotated[
-    float | None, typer.Option(help="Stop at this relative standard error of p.", rich_help_panel=ESTIMATOR)
 ]
 Confidence = Annotated[float, typer.Option(help="Confidence of the interval.", rich_help_panel=RUN)]
 MaxEvaluations = Annotated[
@@ -119,3 +123,61 @@ PlotFile = Annotated[
     Path | None, typer.Option("--plot", callback=_figure, metavar="FILE", help="Draw the result: .svg, .png or .pdf.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _setting(name: str, setting: registry.Setting) -> inspect.Parameter:
+    names = [_option(name), *filter(None, [setting.short])]
+    told: dict[str, Any] = {"help": setting.help, "rich_help_panel": ESTIMATOR, "show_default": False}
+    kind: Any = setting.kind
+    if setting.word:
+        kind, told = str, {**told, "parser": _number_or(setting.word), "metavar": f"N|{setting.word}"}
+    return _parameter(name, Annotated[kind | None, typer.Option(*names, **told)], None)
+
+
+_METHOD = [
+    _parameter(
+        "estimator",
+        Annotated[
+            EstimatorName, typer.Option("--estimator", "-e", help="Method of estimation.", rich_help_panel=ESTIMATOR)
+        ],
+        EstimatorName("auto"),
+    ),
+    _parameter(
+        "kernel",
+        Annotated[
+            KernelName | None,
+            typer.Option(
+                help="Markov kernel of splitting; default: pcn where the input model allows it, else random-walk.",
+                rich_help_panel=ESTIMATOR,
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
+    *(_setting(name, setting) for name, setting in registry.SETTINGS.items()),
+]
+_KINDS = (Confidence, MaxEvaluations, Timeout, Seed, Device, Dtype)
+_RUN = [_parameter(f.name, kind, f.default) for f, kind in zip(fields(RunSettings), _KINDS, strict=True)]
+
+
+def estimating(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose arguments `method` and `run` are given by the options of every estimator and of every run."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()]
+    groups = {"method": _METHOD, "run": _RUN}
+    expanded = [option for p in parameters for option in groups.get(p.name, [p])]
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        chosen = {p.name: given.pop(p.name) for p in _METHOD}
+        estimator, kernel = chosen.pop("estimator"), chosen.pop("kernel")
+        method = Method(str(estimator), None if kernel is None else str(kernel), chosen)
+        run = RunSettings(**{p.name: given.pop(p.name) for p in _RUN})
+        command(method=method, run=run, **given)
+
+    call.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
+    return call

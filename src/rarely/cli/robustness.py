@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.choices import make_estimator
-from rarely.cli.estimate import torch_dtype
 from rarely.cli.output import check_writable, plain_table, prints, probability, screen, write_json
-from rarely.cli.running import Settings, run_problems
+from rarely.cli.running import run_problems
 
 if TYPE_CHECKING:
     from rarely.cli.robustness_study import Row, Summary
@@ -33,6 +31,7 @@ def _numbers(text: str) -> Any:
         raise typer.BadParameter("numbers separated by commas are expected, as in 0.1,0.2") from None
 
 
+@opt.estimating
 def robustness(
     network: opt.NetworkFile,
     inputs: Annotated[
@@ -40,6 +39,8 @@ def robustness(
         typer.Option(metavar="FILE|FOLDER", help="Images: .npy, .npz or a folder of pictures. Bytes become 0 to 1."),
     ],
     eps: Annotated[str, typer.Option(parser=_numbers, metavar="R[,R...]", help="Radii, in the units of the images.")],
+    method: opt.Method,
+    run: opt.RunSettings,
     labels: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Labels, .npy. Default: those in the .npz, else the network's own answers."),
@@ -61,21 +62,6 @@ def robustness(
             parser=_numbers, metavar="S[,S...]", help="Divides pixels before the network; radii stay in pixel units."
         ),
     ] = None,
-    estimator: opt.Estimator = opt.EstimatorName.auto,
-    kernel: opt.Kernel = None,
-    particles: opt.Particles = None,
-    quantile: opt.Quantile = None,
-    steps: opt.Steps = None,
-    islands: opt.Islands = None,
-    log_p_min: opt.LogPMin = None,
-    samples: opt.Samples = None,
-    target_error: opt.TargetError = None,
-    confidence: opt.Confidence = 0.95,
-    max_evaluations: opt.MaxEvaluations = None,
-    timeout: opt.Timeout = None,
-    seed: opt.Seed = 0,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = None,
     architecture: opt.Architecture = None,
     trust_pickle: opt.TrustPickle = False,
     csv_file: Annotated[
@@ -92,20 +78,7 @@ def robustness(
     from rarely.cli import robustness_study as study
 
     check_writable(json_file, csv_file, plot)
-    method = make_estimator(
-        estimator,
-        kernel,
-        {
-            "particles": particles,
-            "quantile": quantile,
-            "steps": steps,
-            "islands": islands,
-            "log_p_min": log_p_min,
-            "samples": samples,
-            "target_error": target_error,
-        },
-    )
-    settings = Settings(seed, confidence, device, torch_dtype(dtype), max_evaluations, timeout)
+    estimator = method.make()
     radii: Any = eps
     rows = study.plan(
         study.open_network(network, mean, std, architecture=architecture, trust_pickle=trust_pickle),
@@ -114,7 +87,7 @@ def robustness(
     waiting = [row for row in rows if row.problem is not None]
     if waiting:
         problems = [row.problem for row in waiting if row.problem is not None]
-        outcomes = run_problems(problems, method, settings, title="robustness", quiet=quiet)
+        outcomes = run_problems(problems, estimator, run, title="robustness", quiet=quiet)
         for i, row in enumerate(waiting):
             row.estimate = outcomes.estimates.get(i)
     summaries = study.summarise(rows, radii)

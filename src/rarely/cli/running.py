@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,24 +12,12 @@ import typer
 from rarely.cli.output import screen
 
 if TYPE_CHECKING:
-    import torch
     from rich.progress import Progress as Display
 
+    from rarely.cli.options import RunSettings
     from rarely.core.problem import Problem
     from rarely.methods import Estimator, Progress
     from rarely.questions.result import Estimate
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of a run that do not belong to the estimator."""
-
-    seed: int = 0
-    confidence: float = 0.95
-    device: str = "auto"
-    dtype: torch.dtype | None = None
-    max_evaluations: int | None = None
-    timeout: float | None = None
 
 
 @dataclass
@@ -60,36 +47,25 @@ class Outcomes:
 
 
 def run_problems(
-    problems: Sequence[Problem], estimator: Estimator, settings: Settings, *, title: str, quiet: bool
+    problems: Sequence[Problem], estimator: Estimator | None, settings: RunSettings, *, title: str, quiet: bool
 ) -> Outcomes:
-    """Estimate all problems, as few batches as memory allows; `settings.timeout` is for all of them together."""
-    from rarely.core.execution import fitting_batches
+    """Estimate all problems; `settings.timeout` is for all of them together."""
     from rarely.questions.estimate import Running
 
-    outcomes = Outcomes(problems)
-    started = time.monotonic()
-    batches = list(fitting_batches(problems, estimator))
-    with progress_display(quiet, len(batches)) as display:
-        task = display.add_task(title, total=len(batches), what="")
+    outcomes, running = Outcomes(problems), Running(problems, estimator, **settings.keywords())
+    with progress_display(quiet, len(problems)) as display:
+        task = display.add_task(title, total=len(problems), what="")
         try:
-            for number, rows in enumerate(batches):
-                left = None
-                if settings.timeout is not None:
-                    left = max(1e-3, settings.timeout - (time.monotonic() - started))
-                running = Running(
-                    [problems[row] for row in rows], estimator, seed=settings.seed + number, timeout=left,
-                    confidence=settings.confidence, device=settings.device, dtype=settings.dtype,
-                    max_evaluations=settings.max_evaluations,
-                )  # fmt: skip
-                for event in running:
-                    if len(event.level) == len(rows):  # some stages of a run look at a part of the batch
-                        outcomes.standing = dict(zip(rows, _standings(event), strict=True))
-                    display.update(task, what=_describe(event, len(rows)))
-                outcomes.estimates.update((row, e) for row, e in zip(rows, running.results, strict=True) if e)
-                outcomes.standing = {}
-                display.advance(task)
+            for event in running:
+                outcomes.standing.update(zip(event.rows.tolist(), _standings(event), strict=True))
+                finished = sum(result is not None for result in running.results)
+                display.update(task, completed=finished, what=_describe(event, len(event.rows)))
         except KeyboardInterrupt:
             outcomes.interrupted = True
+    for row, estimate in enumerate(running.results):
+        if estimate is not None:
+            outcomes.estimates[row] = estimate
+            outcomes.standing.pop(row, None)
     return outcomes
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rarely.cli.output import screen
 
 if TYPE_CHECKING:
-    from rarely.cli.attack import Counterexample, Referee
-    from rarely.io.formats.specification import Specification
+    from rarely.io.replay import Counterexample
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What is known of one instance: `sat` comes with a counterexample, `unsat` only from a proof."""
+class Instance:
+    """What was said of one instance: a verdict of VNN-COMP, and the counterexample of a `sat`."""
 
     verdict: str
     seconds: float
@@ -75,10 +73,10 @@ def verify(
     if network is None or results is not None or force:
         raise InputError("verify takes NETWORK and PROPERTY, or --instances FILE.csv with --results DIR")
     try:
-        verdict = decide(network, prop, timeout or 60.0, seed=seed, trust_pickle=trust_pickle)
+        verdict = decide_files(network, prop, timeout or 60.0, seed=seed, trust_pickle=trust_pickle)
     except RarelyError:
         if result is not None:
-            Verdict("error", 0.0).write(result)
+            Instance("error", 0.0).write(result)
         raise
     if result is not None:
         verdict.write(result)
@@ -88,66 +86,17 @@ def verify(
             screen(stderr=True).print(f"# {verdict.comment}", markup=False, soft_wrap=True)
 
 
-def decide(
+def decide_files(
     network: str | Path, prop: str | Path | None, timeout: float, *, seed: int = 0, trust_pickle: bool = False
-) -> Verdict:
+) -> Instance:
     """The verdict for one pair of files. Loading counts towards the timeout."""
-    from rarely.io.problems import load_pair
+    from rarely.io.problems import load_pair, problems_from
+    from rarely.io.replay import Referee
+    from rarely.questions.verify import verify
 
     started = time.monotonic()
     loaded, specification = load_pair(network, prop, trust_pickle=trust_pickle)
-    answer = prove_or_attack(network, loaded, specification, started + timeout, seed)
-    seconds = time.monotonic() - started
-    verdict = "timeout" if answer.verdict == "unknown" and seconds >= timeout else answer.verdict
-    return replace(answer, verdict=verdict, seconds=seconds)
-
-
-def prove_or_attack(
-    path: str | Path, network: Any, specification: Specification, deadline: float, seed: int
-) -> Verdict:
-    """Attacks and proofs in turn, longer and longer, until the deadline (on the clock of time.monotonic)."""
-    from rarely.cli.attack import Attack, Referee
-
-    referee = Referee(path, network, specification)
-    search = Attack(network, specification, referee, seed)
-    proof = Proof(network, specification, referee)
-    # Most instances fall to random inputs or to a proof of a few boxes, so these come first and stay short.
-    for step, share in ((search.sample, 0.1), (proof, 0.1), (search.climb, 0.4), (proof, 0.5), (search.split, 1.0)):
-        now = time.monotonic()
-        found = step(now + share * (deadline - now))
-        if found is not None:
-            return Verdict("sat", 0.0, found, "the counterexample was replayed")
-        if proof.sentence:
-            return Verdict("unsat", 0.0, None, proof.sentence)
-    return Verdict("unknown", 0.0, None, f"statistics, not a proof: {search.last}" if search.last else "")
-
-
-@dataclass
-class Proof:
-    """Tries to prove that no input violates; may meet a counterexample on the way."""
-
-    network: Any
-    specification: Specification
-    referee: Referee
-    sentence: str = ""  # how it was proved
-
-    def __call__(self, deadline: float) -> Counterexample | None:
-        import torch
-
-        from rarely.bounds import decide_boxes
-
-        if not isinstance(self.network, torch.nn.Module):
-            return None
-        shape = getattr(self.network, "input_shape", (self.specification.n_inputs,))
-        boxes, bound = 0, -math.inf
-        for case in self.specification.cases:
-            low, high = (torch.from_numpy(side).reshape(1, *shape) for side in (case.low, case.high))
-            outputs = [(torch.from_numpy(polytope.A), torch.from_numpy(polytope.b)) for polytope in case.outputs]
-            (answer,) = decide_boxes(self.network, low, high, outputs, max(0.0, deadline - time.monotonic()))
-            if answer.witness is not None:
-                return self.referee.judge(answer.witness.unsqueeze(0))
-            if answer.status != "proved":
-                return None
-            boxes, bound = boxes + answer.boxes, max(bound, answer.bound)
-        self.sentence = f"proved: scores are at most {bound:.4g}, by bounds over {boxes:,} pieces of the input region"
-        return None
+    referee, problems = Referee(network, loaded, specification), problems_from(loaded, specification)
+    left = max(0.1, timeout - (time.monotonic() - started))
+    answer = verify(problems, left, seed=seed, judge=referee.judge)
+    return Instance(answer.status, time.monotonic() - started, referee.accepted, answer.sentence)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,15 +13,21 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from rarely.core.batch import Batch, Forward
 from rarely.core.errors import InputError
+from rarely.core.input_model import stack_inputs
 from rarely.core.network import Network
-from rarely.core.problem import Batch, Counter, Forward, Problem, make_batch
+from rarely.core.problem import Problem
+from rarely.core.properties import stack_properties
 from rarely.core.rng import Rng
 from rarely.core.snapshots import Rows, Snapshots, agree, architecture, one_by_one, together
+from rarely.core.spend import Spend
+from rarely.core.stacking import place
 
 _BYTES_PER_FORWARD = 16 * 2**20  # activations kept in flight on a CPU: what stays in the caches is fastest
 _MIN_ROWS = 64
 _NUMBERS_AT_ONCE = 3e7  # of all particles of one batch: a few copies of them must fit into memory
+_COMPARED = 4  # inputs on which networks run together are compared with themselves alone
 _SHORT = (torch.bfloat16, torch.float16)
 
 
@@ -71,41 +78,55 @@ class Execution:
         own, run = (torch.finfo(network.dtype).eps for network in (problem.adapted, batch.network))
         return run > own or (self.tf32 and batch.device.type == "cuda")
 
-    def place(self, problems: Sequence[Problem]) -> tuple[list[Batch], Counter]:
-        """Group problems that share a network, or its architecture, and an input shape into batches.
+    def place(
+        self, problems: Sequence[Problem], spend: Spend, rows: Sequence[int] | None = None, at_once: int = 1
+    ) -> Iterator[Batch]:
+        """Batches of the problems at `rows` that share a network, or its architecture, and an input shape.
 
-        Order is kept by Batch.rows.
+        `at_once` inputs of each problem are alive at a time: a batch holds as many problems as memory allows. The time
+        that is left is shared out evenly.
         """
-        device, counter = self.resolve(), Counter(len(problems))
-        groups = _groups(problems, id if self.compile else architecture)
-        return [self._batch(problems, rows, counter, device) for rows in groups], counter
+        device = self.resolve()
+        wanted = range(len(problems)) if rows is None else rows
+        groups = _groups(problems, wanted, id if self.compile else architecture, at_once)
+        waiting = sum(map(len, groups))
+        for group in groups:
+            with spend.within(spend.left_seconds * len(group) / waiting):
+                yield self._batch(problems, group, spend, device)
+            waiting -= len(group)
 
-    def _batch(self, problems: Sequence[Problem], rows: list[int], counter: Counter, device: torch.device) -> Batch:
+    def _batch(self, problems: Sequence[Problem], rows: list[int], spend: Spend, device: torch.device) -> Batch:
         distinct = {id(problems[i].network): problems[i].adapted for i in rows}
         networks = [network.placed(device, self.dtype) for network in distinct.values()]
         first = networks[0]
         if self.compile and first.module is not None:
-            compiled = torch.compile(first.module, dynamic=False)
-            networks[0] = first = Network(compiled, first.differentiable, first.dtype, first.module)
-        chunk, dtype = self.rows or _rows_per_forward(first, problems[rows[0]], device), first.dtype
+            networks[0] = first = replace(first, call=torch.compile(first.module, dynamic=False))
+        chunk, dtype = self.rows or _rows_per_forward(first, device), first.dtype
         if dtype in _SHORT:  # only the network runs in it: levels of 8 bits would be ties, and chains would stick
             dtype = torch.float32
+        if device.type == "cpu":
+            spend.took(1, max(network.seconds for network in networks))
         calls = [_at_precision(network.call, network.dtype) for network in networks]
-        forward, whole = _flat(_chunked(calls[0], chunk)), _flat(calls[0])
+        forward, whole = _flat(_chunked(calls[0], chunk, spend)), _flat(calls[0])
         if len(networks) > 1:
             number = {key: k for k, key in enumerate(distinct)}
             owner = torch.tensor([number.get(id(problem.network), -1) for problem in problems])
-            separate = one_by_one([_chunked(call, chunk) for call in calls]), one_by_one(calls)
+            separate = one_by_one([_chunked(call, chunk, spend) for call in calls]), one_by_one(calls)
             forward, whole = (Snapshots(owner, groups) for groups in separate)
             modules = [network.module for network in networks if network.module is not None]
             first = replace(first, module=torch.nn.ModuleList(modules))
             if device.type != "cuda":
                 chunk *= len(networks)  # each takes its own share of the rows
             else:
-                stacked, probe = together(modules, first.dtype), problems[rows[0]].inputs.sample(4, Rng(0))
+                stacked, probe = together(modules, first.dtype), problems[rows[0]].inputs.sample(_COMPARED, Rng(0))
+                spend.charge(torch.tensor(rows[:1]), 2 * len(networks) * _COMPARED)
                 if agree(stacked, calls, probe.to(device, dtype)):
                     forward, whole = Snapshots(owner, partial(stacked, chunk=chunk)), Snapshots(owner, stacked)
-        return make_batch(problems, rows, counter, first, forward, whole, chunk, device, dtype)
+        chosen = [problems[i] for i in rows]
+        prop = place(stack_properties([p.property for p in chosen]), device, dtype)
+        inputs = place(stack_inputs([p.inputs for p in chosen]), device, dtype)
+        numbers = torch.tensor(rows)
+        return Batch(problems, numbers, first, prop, inputs, spend, forward, whole, chunk, device, dtype)
 
 
 def devices() -> dict[str, str]:
@@ -117,48 +138,33 @@ def devices() -> dict[str, str]:
     return found
 
 
-def fitting_batches(problems: Sequence[Problem], estimator: object) -> Iterator[list[int]]:
-    """Rows that go into one batch and whose particles fit into memory together."""
-    particles = getattr(estimator, "particles", 10_000) * getattr(estimator, "islands", 1)
-    for rows in _groups(problems, architecture):
-        size = max(1, int(_NUMBERS_AT_ONCE / (particles * math.prod(problems[rows[0]].inputs.event_shape))))
-        yield from (rows[i : i + size] for i in range(0, len(rows), size))
-
-
-def _groups(problems: Sequence[Problem], kind: Callable[[Network], Hashable]) -> list[list[int]]:
-    """Problems whose networks are of one kind and whose inputs have one shape."""
-    networks = {id(problem.network): problem.adapted for problem in problems}
+def _groups(
+    problems: Sequence[Problem], rows: Iterable[int], kind: Callable[[Network], Hashable], at_once: int
+) -> list[list[int]]:
+    """Problems whose networks are of one kind and whose inputs have one shape, as many as fit into memory together."""
+    networks = {id(problems[row].network): problems[row].adapted for row in rows}
     kinds = {key: kind(network) for key, network in networks.items()}  # once each: naming an architecture takes time
     groups: dict[Hashable, list[int]] = {}
-    for row, problem in enumerate(problems):
-        model = problem.inputs
+    for row in rows:
+        problem, model = problems[row], problems[row].inputs
         groups.setdefault((kinds[id(problem.network)], tuple(model.event_shape), model.normal_dim), []).append(row)
-    return list(groups.values())
+    fitting = []
+    for group in groups.values():
+        numbers = max(1, at_once * math.prod(problems[group[0]].inputs.event_shape))
+        size = max(1, int(_NUMBERS_AT_ONCE / numbers))
+        fitting += [group[i : i + size] for i in range(0, len(group), size)]
+    return fitting
 
 
-def _rows_per_forward(network: Network, problem: Problem, device: torch.device) -> int:
-    """Rows whose activations fit: measured from the outputs of every module on one input."""
-    if network.module is None:
+def _rows_per_forward(network: Network, device: torch.device) -> int:
+    """Rows whose activations fit."""
+    if not network.numbers:
         return 65536
-    total = [int(torch.Size(problem.inputs.event_shape).numel())]
-
-    def count(_: torch.nn.Module, __: object, output: object) -> None:
-        if isinstance(output, Tensor):
-            total[0] += output.numel()
-
-    hooks = [m.register_forward_hook(count) for m in network.module.modules() if not list(m.children())]
-    try:
-        with torch.no_grad(), network.evaluating():
-            shape = tuple(problem.inputs.event_shape)
-            network.call(torch.zeros((1, *shape), device=device, dtype=network.dtype))
-    finally:
-        for hook in hooks:
-            hook.remove()
     budget = _BYTES_PER_FORWARD
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         budget = int(0.3 * free)
-    return max(_MIN_ROWS, budget // (4 * total[0]))
+    return max(_MIN_ROWS, budget // (4 * network.numbers))
 
 
 def _at_precision(call: Rows, dtype: torch.dtype) -> Rows:
@@ -173,22 +179,29 @@ def _flat(call: Rows) -> Forward:
     return forward
 
 
-def _chunked(call: Rows, chunk: int) -> Rows:
-    """Run rows in pieces; an out-of-memory halves the piece and goes on."""
+def _chunked(call: Rows, chunk: int, spend: Spend) -> Rows:
+    """Run rows in passes that the clock allows; an out-of-memory halves the pass and goes on."""
     size = chunk
 
     def forward(x: Tensor) -> Tensor:
         nonlocal size
-        while True:
+        found: list[Tensor] = []
+        start = 0
+        while start < len(x) or not found:
+            part = x[start : start + spend.rows(size)]
+            begun = time.monotonic()
             try:
-                if x.shape[0] <= size:
-                    return call(x)
-                return torch.cat([call(x[i : i + size]) for i in range(0, x.shape[0], size)])
+                found.append(call(part))
             except torch.OutOfMemoryError:
                 if size <= _MIN_ROWS:
                     raise
-                size = max(_MIN_ROWS, min(size, x.shape[0]) // 2)
+                size = max(_MIN_ROWS, min(size, len(part)) // 2)
                 torch.cuda.empty_cache()
+                continue
+            if len(part) and x.device.type == "cpu":
+                spend.took(len(part), time.monotonic() - begun)
+            start += len(part)
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     return forward
 

@@ -182,7 +182,7 @@ class Custom:
         return mapped
 
 
-def adapt(model: Any) -> InputModel:
+def adapt_inputs(model: Any) -> InputModel:
     """An InputModel from one of ours, a torch distribution, or any object with `sample` and `log_density`."""
     if isinstance(model, InputModel) and not isinstance(model, torch.distributions.Distribution):
         return model
@@ -209,13 +209,13 @@ def adapt(model: Any) -> InputModel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Each:
+class EachInputs:
     """B input models that do not stack, each for its own row of the batch."""
 
     models: tuple[InputModel, ...]
 
-    def take(self, index: Tensor) -> Each:
-        return Each(tuple(self.models[i] for i in index.tolist()))
+    def take(self, index: Tensor) -> EachInputs:
+        return EachInputs(tuple(self.models[i] for i in index.tolist()))
 
     @property
     def event_shape(self) -> Shape:
@@ -262,4 +262,4 @@ def stack_inputs(models: Sequence[InputModel]) -> InputModel:
     try:
         return stack(models)
     except CannotStack:
-        return Each(tuple(models))
+        return EachInputs(tuple(models))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ class Network:
     differentiable: bool
     dtype: torch.dtype
     module: nn.Module | None  # for moving to a device; None for a plain function
+    numbers: int = 0  # held at once for one input: itself and the outputs of all modules; 0 when not known
+    seconds: float = 0.0  # that one input of the first call took
 
     def placed(self, device: torch.device, dtype: torch.dtype | None) -> Network:
         """The network on a device, a copy where it must move: the user's module stays where it is."""
@@ -37,7 +40,7 @@ class Network:
         if first.device == device and wanted == self.dtype:
             return self
         module = copy.deepcopy(self.module).eval().to(device=device, dtype=wanted)
-        return Network(module, self.differentiable, wanted, module)
+        return replace(self, call=module, dtype=wanted, module=module)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -52,28 +55,33 @@ class Network:
                 part.training = True
 
 
-def adapt(network: Any, probe: Tensor) -> Network:
-    """Find out how to call `network` by calling it once on `probe` (n, *event)."""
-    if isinstance(network, Network):
-        return network
-    if isinstance(network, nn.Module):
-        return _adapt_module(network, probe)
-    if not callable(network):
+def adapt_network(network: Any, probe: Tensor) -> tuple[Network, Tensor]:
+    """Find out how to call `network` by calling it once on `probe` (n, *event); also gives its outputs."""
+    if not isinstance(network, Network | nn.Module) and not callable(network):
         raise InputError(f"a network must be a torch module or a function of a batch, not {type(network).__name__}")
-    if getattr(network, "differentiable", True):
+    started = time.monotonic()
+    if isinstance(network, Network):
+        with torch.no_grad(), network.evaluating():
+            return network, network.call(probe.to(network.dtype))
+    adapted, y = (_adapt_module if isinstance(network, nn.Module) else _adapt_function)(network, probe)
+    return replace(adapted, seconds=(time.monotonic() - started) / len(probe)), y.detach()
+
+
+def _adapt_function(function: Callable[[Any], Any], probe: Tensor) -> tuple[Network, Tensor]:
+    if getattr(function, "differentiable", True):
         tracked = probe.detach().clone().requires_grad_()
         try:
             with torch.enable_grad():
-                y = network(tracked)
+                y = function(tracked)
         except Exception as error:  # a numpy-only function may raise anything on a tensor
-            return _adapt_numpy(network, probe, error)
+            return _adapt_numpy(function, probe, error)
         if isinstance(y, Tensor):
-            return Network(network, y.requires_grad, probe.dtype, None)
-        return _adapt_numpy(network, probe, None)
-    return Network(network, False, probe.dtype, None)
+            return Network(function, y.requires_grad, probe.dtype, None), y
+        return _adapt_numpy(function, probe, None)
+    return Network(function, False, probe.dtype, None), function(probe)
 
 
-def _adapt_module(module: nn.Module, probe: Tensor) -> Network:
+def _adapt_module(module: nn.Module, probe: Tensor) -> tuple[Network, Tensor]:
     floats = [p for p in [*module.parameters(), *module.buffers()] if p.is_floating_point()]
     for name, value in [*module.named_parameters(), *module.named_buffers()]:
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
@@ -89,7 +97,7 @@ def _adapt_module(module: nn.Module, probe: Tensor) -> Network:
     network = Network(module if device.type == "cpu" else partial(_call_at, device, module), True, dtype, module)
     tracked = probe.detach().to(device, dtype).requires_grad_()
     try:
-        with torch.enable_grad(), network.evaluating():
+        with torch.enable_grad(), network.evaluating(), _counting(module) as numbers:
             y = module(tracked)
     except (RuntimeError, ValueError, IndexError) as error:
         raise NetworkError(
@@ -98,7 +106,25 @@ def _adapt_module(module: nn.Module, probe: Tensor) -> Network:
         ) from error
     if not isinstance(y, Tensor):
         raise NetworkError(f"the network returns {type(y).__name__}, expected one tensor (n, outputs)")
-    return replace(network, differentiable=y.requires_grad)
+    held = probe[0].numel() + sum(numbers) // len(probe)
+    return replace(network, differentiable=y.requires_grad, numbers=held), y.to(probe.device)
+
+
+@contextmanager
+def _counting(module: nn.Module) -> Iterator[list[int]]:
+    """The sizes of what the leaves of a module put out."""
+    sizes: list[int] = []
+
+    def note(_: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            sizes.append(output.numel())
+
+    hooks = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
+    try:
+        yield sizes
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _call_at(device: torch.device, module: nn.Module, x: Tensor) -> Tensor:
@@ -107,16 +133,16 @@ def _call_at(device: torch.device, module: nn.Module, x: Tensor) -> Tensor:
     return y.to(x.device)
 
 
-def _adapt_numpy(function: Callable[[Any], Any], probe: Tensor, error: Exception | None) -> Network:
+def _adapt_numpy(function: Callable[[Any], Any], probe: Tensor, error: Exception | None) -> tuple[Network, Tensor]:
     def call(x: Tensor) -> Tensor:
         y = np.asarray(function(x.detach().cpu().numpy()))
         return torch.as_tensor(y, dtype=x.dtype, device=x.device)
 
     try:
-        call(probe)
+        y = call(probe)
     except Exception as second:
         raise NetworkError(
             f"the network failed on a batch of shape {tuple(probe.shape)}, as a tensor ({error}) "
             f"and as an array ({second})"
         ) from second
-    return Network(call, False, probe.dtype, None)
+    return Network(call, False, probe.dtype, None), y

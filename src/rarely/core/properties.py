@@ -20,14 +20,14 @@ from rarely.core.stacking import CannotStack, stack
 
 @runtime_checkable
 class Property(Protocol):
-    """Scores inputs x (..., *event) and outputs y (..., *out), leading dimensions (N,) or (B, N)."""
+    """Scores inputs x (B, N, *event) and outputs y (B, N, *out): N of each of B problems, whose fields broadcast."""
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
-        """Score of each way to fail, (..., K); -inf for one that cannot happen."""
+        """Score of each way to fail, (B, N, K); -inf for one that cannot happen."""
         ...
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
-        """The largest part, (...)."""
+        """The largest part, (B, N)."""
         ...
 
 
@@ -41,13 +41,9 @@ class _Composable:
         return Either(_as_property(self), _as_property(other))
 
 
-def _outputs(y: Tensor, lead: int) -> Tensor:
-    """Outputs with one dimension of classes or coordinates, whatever shape the network gives them."""
-    return y.flatten(lead) if y.ndim > lead else y.unsqueeze(-1)
-
-
-def _lead(label_or_matrix_dims: int, own_dims: int) -> int:
-    return 2 if label_or_matrix_dims > own_dims else 1
+def _outputs(y: Tensor) -> Tensor:
+    """Outputs (B, N, k) with one dimension of classes or coordinates, whatever shape the network gives them."""
+    return y.reshape(*y.shape[:2], -1)
 
 
 @dataclass(frozen=True, init=False)
@@ -69,13 +65,13 @@ class Misclassification(_Composable):
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
         label = self._known()
-        y = _outputs(y, _lead(label.ndim, 0))
+        y = _outputs(y)
         index = label.expand(y.shape[:-1]).unsqueeze(-1)
         return (y - y.gather(-1, index)).scatter(-1, index, -torch.inf)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
         label = self._known()
-        y = _outputs(y, _lead(label.ndim, 0))
+        y = _outputs(y)
         index = label.expand(y.shape[:-1]).unsqueeze(-1)
         return y.scatter(-1, index, -torch.inf).amax(-1) - y.gather(-1, index).squeeze(-1)
 
@@ -97,7 +93,7 @@ class Targeted(_Composable):
         return self.score(x, y).unsqueeze(-1)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
-        y = _outputs(y, _lead(self.label.ndim, 0))
+        y = _outputs(y)
         pick = torch.stack((self.target, self.label), -1).expand(*y.shape[:-1], 2)
         chosen = y.gather(-1, pick)
         return chosen[..., 0] - chosen[..., 1]
@@ -143,11 +139,10 @@ class LinearConstraint(_Composable):
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
         alternatives, rows, outputs = self.A.shape[-3:]
-        y = _outputs(y, _lead(self.A.ndim, 3))
+        y = _outputs(y)
         if y.shape[-1] != outputs:
             raise InputError(f"A has {outputs} columns but the network has {y.shape[-1]} outputs")
-        matrix = self.A.reshape(*self.A.shape[:-3], alternatives * rows, outputs).to(y.dtype)
-        matrix = matrix.squeeze(-3) if matrix.ndim > 2 else matrix  # stacked: (B, 1, ...) -> (B, ...)
+        matrix = self.A.reshape(-1, alternatives * rows, outputs).to(y.dtype)  # of B problems, or of one
         products = (y @ matrix.mT).reshape(*y.shape[:-1], alternatives, rows)
         return torch.sub(self.b, products).amin(-1)
 
@@ -166,8 +161,7 @@ class Within(_Composable):
         return self.score(x, y).unsqueeze(-1)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
-        lead = x.ndim - self.low.ndim + (2 if self.low.ndim == x.ndim else 0)
-        return torch.minimum(x - self.low, self.high - x).flatten(lead).amin(-1)
+        return torch.minimum(x - self.low, self.high - x).flatten(2).amin(-1)
 
 
 @dataclass(frozen=True)
@@ -201,23 +195,21 @@ class Either(_Composable):
 
 @dataclass(frozen=True)
 class Scored(_Composable):
-    """A user's function (x (n, *event), y (n, *out)) -> scores (n,), row by row."""
+    """A user's function (x (n, *event), y (n, *out)) -> scores (n,), row by row. True and False are 1 and -1."""
 
     function: Callable[[Tensor, Tensor], Any]
-    event_dims: int
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
         return self.score(x, y).unsqueeze(-1)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
-        lead = x.shape[: x.ndim - self.event_dims]
-        rows = int(torch.Size(lead).numel())
-        value = torch.as_tensor(
-            self.function(x.reshape(rows, *x.shape[len(lead) :]), y.reshape(rows, *y.shape[len(lead) :]))
-        )
+        value = torch.as_tensor(self.function(x.flatten(0, 1), y.flatten(0, 1)))
+        rows = x.shape[0] * x.shape[1]
         if value.shape != (rows,):
             raise InputError(f"the property's score of {rows} rows has shape {tuple(value.shape)}, expected ({rows},)")
-        return value.reshape(lead)
+        if value.dtype == torch.bool:
+            value = 2.0 * value.to(x.dtype) - 1
+        return value.to(x.device, value.dtype if value.is_floating_point() else x.dtype).reshape(x.shape[:2])
 
 
 @dataclass(frozen=True)
@@ -229,7 +221,7 @@ class Way(_Composable):
     """
 
     whole: Property
-    index: Tensor  # ()
+    index: Tensor  # (B, 1)
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
         return self.score(x, y).unsqueeze(-1)
@@ -243,36 +235,38 @@ class Way(_Composable):
 
 
 @dataclass(frozen=True)
-class Each:
+class EachProperty:
     """B properties that do not stack, each for its own row of the batch."""
 
     properties: tuple[Property, ...]
 
-    def take(self, index: Tensor) -> Each:
-        return Each(tuple(self.properties[i] for i in index.tolist()))
+    def take(self, index: Tensor) -> EachProperty:
+        return EachProperty(tuple(self.properties[i] for i in index.tolist()))
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
-        rows = [p.parts(u, v) for p, u, v in zip(self.properties, x, y, strict=True)]
+        rows = [p.parts(u, v) for p, u, v in zip(self.properties, torch.split(x, 1), torch.split(y, 1), strict=True)]
         width = max(row.shape[-1] for row in rows)
-        return torch.stack([torch.nn.functional.pad(r, (0, width - r.shape[-1]), value=-torch.inf) for r in rows])
+        return torch.cat([torch.nn.functional.pad(r, (0, width - r.shape[-1]), value=-torch.inf) for r in rows])
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([p.score(u, v) for p, u, v in zip(self.properties, x, y, strict=True)])
+        return torch.cat(
+            [p.score(u, v) for p, u, v in zip(self.properties, torch.split(x, 1), torch.split(y, 1), strict=True)]
+        )
 
 
 def stack_properties(properties: Sequence[Property]) -> Property:
     try:
         return stack(properties)
     except CannotStack:
-        return Each(tuple(properties))
+        return EachProperty(tuple(properties))
 
 
-def adapt_property(prop: Any, event_dims: int) -> Property:
+def adapt_property(prop: Any) -> Property:
     """A Property from one of ours or from a function of (x, y)."""
     if isinstance(prop, Property):
         return prop
     if callable(prop):
-        return Scored(prop, event_dims)
+        return Scored(prop)
     raise InputError(
         f"a property must be Misclassification, Targeted, LinearConstraint or a function of (x, y), "
         f"not {type(prop).__name__}"

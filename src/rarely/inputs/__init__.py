@@ -1,7 +1,8 @@
 """Input models: the distribution p(x) of the inputs."""
 
-from rarely.core.input_model import InputModel, adapt
+from rarely.core.input_model import InputModel, adapt_inputs
 from rarely.inputs.box import Box
+from rarely.inputs.constrained import Constrained
 from rarely.inputs.corruptions import Corruptions
 from rarely.inputs.gaussian import Gaussian, TruncatedGaussian
 from rarely.inputs.generator import Generator
@@ -14,6 +15,7 @@ from rarely.inputs.tabular import Tabular
 __all__ = [
     "Box",
     "Choice",
+    "Constrained",
     "Corruptions",
     "Empirical",
     "Fixed",
@@ -31,5 +33,5 @@ __all__ = [
     "Tabular",
     "TruncatedGaussian",
     "Uniform",
-    "adapt",
+    "adapt_inputs",
 ]

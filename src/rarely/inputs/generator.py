@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rarely.core.errors import InputError, NetworkError
 from rarely.core.input_model import Shape, assign, leading
-from rarely.core.network import Network, adapt
+from rarely.core.network import Network, adapt_network
 from rarely.core.rng import Rng
 
 _PROBE = 2  # latents that show which shape the decoder gives
@@ -36,14 +36,13 @@ class Generator:
             raise InputError(f"latent must be the number of normals or the shape of one latent, got {latent}")
         probe = Rng(0).normal((_PROBE, *shape))
         try:
-            network = adapt(decoder, probe)
+            network, made = adapt_network(decoder, probe)
         except NetworkError as error:
             raise InputError(
                 f"the decoder failed on latents of shape {tuple(probe.shape)}: {error.__cause__ or error}; "
                 "check that `latent` is the shape of one latent"
             ) from error
         assign(self, decoder=network, latent=shape)
-        made = self._decode(probe)
         if made.ndim == 0 or made.shape[0] != _PROBE:
             raise InputError(
                 f"the decoder turned {_PROBE} latents into {tuple(made.shape)}; its first dimension must be the batch"

@@ -113,6 +113,14 @@ class LpBall:
         x: Tensor = self.middle + radius * offset.reshape(*z.shape[:-1], *self.event_shape)
         return x.clamp(self.low, self.high)  # rounding only
 
+    def project(self, x: Tensor) -> Tensor:
+        """Pull inputs (..., *event) back into the ball along their ray from its centre, and into the cut."""
+        offset = x - self.middle
+        if self.norm != math.inf:
+            shrink = (self.radius / self._length(offset).clamp_min(1e-30)).clamp_max(1.0)
+            offset = offset * shrink.reshape(*shrink.shape, *(1,) * len(self.event_shape))
+        return (self.middle + offset).clamp(self.low, self.high)
+
     def _length(self, offset: Tensor) -> Tensor:
         dims = event_dims(offset, self.event_shape)
         if self.norm == 1:
@@ -129,7 +137,8 @@ class LpBall:
         x = torch.empty((*lead, *self.event_shape), dtype=self.middle.dtype, device=self.middle.device)
         flat, todo = x.reshape(-1, *self.event_shape), torch.arange(int(torch.Size(lead).numel()), device=x.device)
         params = [
-            p.expand((*lead, *p.shape[p.ndim - k :])).reshape(-1, *p.shape[p.ndim - k :]) for p, k in self._fields()
+            p.expand((*lead, *p.shape[len(p.shape) - k :])).reshape(-1, *p.shape[len(p.shape) - k :])
+            for p, k in self._fields()
         ]
         for _ in range(100_000):
             if todo.numel() == 0:

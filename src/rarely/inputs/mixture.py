@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError
-from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt, assign, leading, tensor
+from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt_inputs, assign, leading, tensor
 from rarely.core.rng import Rng
 from rarely.stats.normal import LOG_SQRT_2PI, Span
 
@@ -31,7 +31,7 @@ class Mixture:
     def __init__(
         self, components: Sequence[object], weights: ArrayLike | None = None, log_volumes: ArrayLike | None = None
     ) -> None:
-        models = tuple(adapt(component) for component in components)
+        models = tuple(adapt_inputs(component) for component in components)
         if not models:
             raise InputError("a mixture needs at least one component")
         shapes = {tuple(model.event_shape) for model in models}

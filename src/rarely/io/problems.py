@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,14 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import FormatError, InputError
-from rarely.core.input_model import Shape, leading
+from rarely.core.input_model import Shape
 from rarely.core.problem import Problem
 from rarely.core.properties import LinearConstraint, Property, Within
-from rarely.core.rng import Rng
-from rarely.inputs import Box, InputModel, Mixture, TruncatedGaussian, adapt
+from rarely.inputs import Box, Constrained, InputModel, Mixture, TruncatedGaussian, adapt_inputs
 from rarely.io.formats.rlv import read_rlv
 from rarely.io.formats.specification import Case, Polytope, Specification
 from rarely.io.formats.vnnlib import read_vnnlib
 from rarely.io.networks import import_object, load_network
-
-_SMALLEST_SHARE = 1e-4  # of a box that linear constraints on the inputs may leave
-_TRIALS = 1_000_000  # draws spent on finding that share
-_ENOUGH = 100  # accepted draws that give the share to ten per cent
-_BLOCK = 4_000_000  # numbers drawn at once in rejection
 
 MakeInputs = Callable[[Tensor, Tensor], InputModel]
 
@@ -95,6 +89,11 @@ def problem_from(
     return Problem(network, _property(specification.cases, regions, _dtype(network)), inputs, name)
 
 
+def problems_from(network: Any, specification: Specification) -> list[Problem]:
+    """A problem for each region of a specification: it is violated when any of them is."""
+    return [problem_from(network, replace(specification, cases=(case,))) for case in specification.cases]
+
+
 def _dtype(network: Any) -> torch.dtype:
     parameters = network.parameters() if isinstance(network, torch.nn.Module) else ()
     return next((p.dtype for p in parameters if p.is_floating_point()), torch.float32)
@@ -130,10 +129,10 @@ def _input_model(text: str | None) -> MakeInputs:
         raise InputError(f"input model {text!r} is none of uniform, gaussian:SIGMA and module:attribute")
     target = import_object(text)
     if hasattr(target, "sample") and not isinstance(target, type):
-        return lambda low, high: adapt(target)
+        return lambda low, high: adapt_inputs(target)
     if not callable(target):
         raise InputError(f"{text} is {type(target).__name__}, not an input model or a function of (low, high)")
-    return lambda low, high: adapt(target(low, high))
+    return lambda low, high: adapt_inputs(target(low, high))
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ def _region(case: Case, shape: Shape, make: MakeInputs, source: str) -> _Region:
         raise InputError(f"the input model has shape {tuple(model.event_shape)}, the network takes {shape}")
     share = 1.0
     if case.input_constraints is not None:
-        model = Constrained.to(model, case.input_constraints, source)
+        model = Constrained.to(model, case.input_constraints.A, case.input_constraints.b, source)
         share = float(model.share)
     return _Region(model, low, high, _log_volume(model) + math.log(share), share)
 
@@ -219,65 +218,3 @@ def _equal(left: Sequence[Polytope], right: Sequence[Polytope]) -> bool:
     return len(left) == len(right) and all(
         np.array_equal(p.A, q.A) and np.array_equal(p.b, q.b) for p, q in zip(left, right, strict=True)
     )
-
-
-@dataclass(frozen=True)
-class Constrained:
-    """An input model conditioned on A x <= b, sampled by rejection. It has no map from normals."""
-
-    base: InputModel
-    A: Tensor  # (m, d) over the flattened input
-    b: Tensor  # (m,)
-    share: Tensor  # () of the base's draws that meet the constraints
-    center: Tensor  # (*event) a draw that does
-    event_shape: Shape
-    normal_dim: None = None
-
-    @classmethod
-    def to(cls, base: InputModel, constraints: Polytope, source: str) -> Constrained:
-        A, b = torch.from_numpy(constraints.A), torch.from_numpy(constraints.b)
-        rng, drawn, accepted, center = Rng(0), 0, 0, None
-        block = max(1, min(_TRIALS // 10, _BLOCK // max(1, math.prod(base.event_shape))))
-        while drawn < _TRIALS and accepted < _ENOUGH:
-            x = base.sample(block, rng)
-            good = x[_meets(x, A, b, len(base.event_shape))]
-            drawn, accepted = drawn + block, accepted + len(good)
-            center = good[0] if center is None and len(good) else center
-        if center is None or accepted < _SMALLEST_SHARE * drawn:
-            raise InputError(
-                f"{source}: its linear constraints on the inputs leave {accepted} of {drawn:,} points of the box, too "
-                f"few to sample ({_SMALLEST_SHARE:g} of the box is needed); give tighter bounds on single inputs"
-            )
-        return cls(base, A, b, torch.tensor(accepted / drawn, dtype=torch.float64), center, tuple(base.event_shape))
-
-    @property
-    def support(self) -> tuple[Tensor, Tensor] | None:
-        return self.base.support
-
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
-        *rows, n = leading(shape)
-        count, size = math.prod(rows), math.prod(self.event_shape)
-        block = int(min(max(n, 1.2 * n / float(self.share.min())), max(n, _BLOCK / (count * size)))) + 1
-        kept: list[list[Tensor]] = [[] for _ in range(count)]
-        missing = [n] * count
-        while any(missing):
-            x = self.base.sample((*rows, block), rng)
-            ok = _meets(x, self.A, self.b, len(self.event_shape)).reshape(count, block)
-            for row, (points, good) in enumerate(zip(x.reshape(count, block, *self.event_shape), ok, strict=True)):
-                if missing[row]:
-                    kept[row].append(points[good][: missing[row]])
-                    missing[row] -= len(kept[row][-1])
-        return torch.stack([torch.cat(pieces) for pieces in kept]).reshape(*rows, n, *self.event_shape)
-
-    def log_density(self, x: Tensor) -> Tensor:
-        density = self.base.log_density(x)
-        return torch.where(_meets(x, self.A, self.b, len(self.event_shape)), density, -torch.inf)
-
-    def from_normal(self, z: Tensor) -> Tensor:
-        raise InputError("inputs under linear constraints have no map from normals; use the kernel random-walk")
-
-
-def _meets(x: Tensor, A: Tensor, b: Tensor, event_dims: int) -> Tensor:
-    """Whether (..., *event) meets A x <= b, for one problem (m, d) or stacked (B, 1, m, d)."""
-    flat = x.flatten(x.ndim - event_dims).to(A.dtype).unsqueeze(-2)
-    return ((flat * A).sum(-1) <= b).all(-1)

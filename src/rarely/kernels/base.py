@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from rarely.core.problem import Batch
+from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 
 

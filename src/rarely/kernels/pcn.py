@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rarely.core import fused
+from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.problem import Batch
 from rarely.core.rng import Rng
 from rarely.kernels.base import State, normal_init, nudge, passes
 

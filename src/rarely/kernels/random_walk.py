@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.special import ndtr
 
 from rarely.core import fused
+from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.input_model import event_dims
-from rarely.core.problem import Batch
 from rarely.core.rng import Rng
 from rarely.kernels.base import State, passes
 from rarely.stats.normal import truncated_quantile

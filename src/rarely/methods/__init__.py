@@ -1,13 +1,12 @@
-"""Estimators: each runs a batch of problems as an iterator over its progress and returns estimates."""
+"""How something is learnt: draws, splitting, lines, importance sampling, counting, attacks, proofs."""
 
-from rarely.methods.base import Budget, Estimator, Progress
+from rarely.methods.base import Estimator, Progress
 from rarely.methods.importance import ImportanceSampling
 from rarely.methods.line_sampling import LineSampling
 from rarely.methods.monte_carlo import MonteCarlo
 from rarely.methods.splitting import Splitting
 
 __all__ = [
-    "Budget",
     "Estimator",
     "ImportanceSampling",
     "LineSampling",

@@ -9,23 +9,35 @@ interval, and nothing that a population can lose.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.measure import UniformMeasure
-from rarely.bounds.probability import Cuts, ProbabilityBounds, Search
-from rarely.bounds.problems import SEARCHED, measurable
-from rarely.bounds.trace import build
-from rarely.bounds.volume import log_or_ninf
-from rarely.core.problem import Problem
+from rarely.bounds.probability import Cuts, Search
+from rarely.bounds.problems import measurable
+from rarely.bounds.trace import CHECKED, build
+from rarely.core.batch import Batch
+from rarely.core.evidence import (
+    COUNTS,
+    Bracket,
+    Evidence,
+    Found,
+    Number,
+    Searched,
+    Witnesses,
+    gather_witnesses,
+    join_witnesses,
+)
 from rarely.core.rng import Rng
-from rarely.methods.base import gather_witnesses, join_witnesses
-from rarely.questions.result import Estimate, Interval, MethodReport, Outcome, Witnesses
-from rarely.stats.intervals import clopper_pearson, log_upper_bound
+from rarely.core.spend import Exhausted
+from rarely.core.thresholds import COUNTED_SHARE, SEARCHED
+from rarely.methods.base import Run, progress
+from rarely.stats.statistic import Binomial
 
+NAME = "counting where bounds leave room"
 _GAP = 3.0  # log U - log p from which counting is cheaper than more bounds
 _RULED_OUT = 0.99  # share of the inputs that bounds must rule out for all this to pay
 _CALLS = 500_000  # at most, for counting
@@ -90,61 +102,69 @@ def _without(rows: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
     return tuple(value[keep] for value in values)
 
 
-def sample_open(
-    problem: Problem, old: Estimate, seconds: float, boxes: int | None, target_error: float, calls: float, rng: Rng
-) -> Estimate:
-    """Another answer for a problem that sampling did not answer well: bounds for `seconds`, or `boxes`, then counting.
+@dataclass(frozen=True)
+class Counting:
+    """Bounds for `seconds`, or `boxes`, then counting in what they leave: up to eight uniform inputs, a torch module.
 
-    The old answer comes back where bounds say too little: in many dimensions, for inputs that are not uniform in a
-    box, for networks that cannot be bounded, and where a violation cannot be ruled out almost everywhere.
+    Says nothing for other inputs, for networks that cannot be bounded, and where a violation cannot be ruled out almost
+    everywhere.
     """
-    if calls < _CHUNK or not seconds:
-        return old
-    try:
-        law, module, outputs = measurable(problem)
-        if not isinstance(law, UniformMeasure) or law.low.numel() > SEARCHED:
-            return old
-        search = Search(law, outputs, build(module, law.shape), planes=True)
-    except Unprovable:
-        return old
-    with problem.adapted.evaluating():
-        *_, bounds = search.tighten(seconds, _GAP, boxes)
-    if not math.log1p(-_RULED_OUT) > bounds.log_upper > -math.inf:
-        return old
-    parts = Parts(law.flat(), search.cuts())
-    if not parts.total:
-        return old
-    enough = math.ceil(1 / (0.75 * target_error) ** 2)
-    trials = hits = spent = 0
-    found: list[Witnesses] = []
-    while hits < enough and spent + _CHUNK <= min(calls, _CALLS):
-        x = parts.draw(_CHUNK, rng).reshape(-1, *law.shape).to(problem.adapted.dtype)
-        scores = problem.score(x)
-        trials, spent, hits = trials + _CHUNK, spent + len(x), hits + int((scores >= 0).sum())
-        found.append(gather_witnesses(x, scores))
-    return _answer(old, bounds, parts, hits, trials, spent, found)
 
+    seconds: float = 10.0
+    boxes: int | None = None
+    target_error: float = 0.1
 
-def _answer(
-    old: Estimate, bounds: ProbabilityBounds, parts: Parts, hits: int, trials: int, spent: int, found: list[Witnesses]
-) -> Estimate:
-    room, confidence = math.log(parts.total), old.interval.confidence
-    upper = min(bounds.log_upper, room + log_upper_bound(hits, trials, confidence))
-    log_prob = room + math.log(hits / trials) if hits else -math.inf
-    std = math.sqrt((1 - hits / trials) / hits) if hits else math.inf
-    report = MethodReport("counting where bounds leave room", log_prob, std, spent, "" if hits >= _HITS else "few hits")
-    old = replace(old, evaluations=old.evaluations + spent, methods=(*old.methods, report))
-    if hits < _HITS:
-        # The proof alone: the smaller of two bounds of 95 % would be one of 90 %.
-        return replace(old, upper_bound=min(old.upper_bound, bounds.log_upper))
-    low, high = (room + end for end in clopper_pearson(hits, trials, confidence))
-    low = log_or_ninf(max(math.exp(low) - parts.slack, math.exp(bounds.log_lower)))
-    proof = (
-        f"bounds over {bounds.boxes:,} boxes prove {math.exp(bounds.log_lower):.2g} <= p <= "
-        f"{math.exp(bounds.log_upper):.2g}; {hits:,} of {trials:,} inputs drawn where they leave room violate"
-    )
-    return replace(
-        old, outcome=Outcome.VIOLATED, log_prob=log_prob, log_prob_std=std, upper_bound=upper,
-        interval=Interval(confidence, low, min(high, bounds.log_upper)), witnesses=join_witnesses(found),
-        notes=(proof,),
-    )  # fmt: skip
+    @property
+    def at_once(self) -> int:
+        return _CHUNK
+
+    def forecast(self, log_prob: float) -> float:
+        return _CHUNK
+
+    def run(self, batch: Batch, rng: Rng) -> Run:
+        found: list[list[Evidence]] = []
+        for row in range(len(batch)):
+            found.append(self._one(batch.take(torch.tensor([row])), rng))
+            yield progress("counting", batch, [0.0] * len(batch), len(batch) - row - 1)
+        return found
+
+    def _one(self, part: Batch, rng: Rng) -> list[Evidence]:
+        problem = part.problems[int(part.rows[0])]
+        seconds = min(self.seconds, part.spend.left_seconds) if self.boxes is None else math.inf
+        try:
+            law, module, outputs = measurable(problem)
+            if not isinstance(law, UniformMeasure) or law.low.numel() > SEARCHED:
+                return [Searched(NAME, "bounds count only in few dimensions and for uniform inputs")]
+            part.spend.charge(part.rows, CHECKED)
+            search = Search(law, outputs, build(module, law.shape), planes=True)
+        except Unprovable as reason:
+            return [Searched(NAME, str(reason))]
+        except Exhausted:
+            return [Searched(NAME, "the budget is spent")]
+        with problem.adapted.evaluating():
+            *_, bounds = search.tighten(seconds, _GAP, self.boxes)
+        proved = Bracket(bounds.log_lower, bounds.log_upper, f"bounds over {bounds.boxes:,} boxes", bounds.boxes)
+        if not math.log1p(-_RULED_OUT) > bounds.log_upper > -math.inf:
+            return [proved]
+        parts = Parts(law.flat(), search.cuts())
+        return [proved, *self._counted(part, parts, law.shape, rng)] if parts.total else [proved]
+
+    def _counted(self, part: Batch, parts: Parts, shape: tuple[int, ...], rng: Rng) -> list[Evidence]:
+        enough = math.ceil(1 / (COUNTED_SHARE * self.target_error) ** 2)
+        trials = hits = spent = 0
+        found: list[Witnesses] = []
+        own = Rng(rng.seed())
+        try:
+            while hits < enough and spent < _CALLS:
+                x = parts.draw(_CHUNK, own).reshape(1, -1, *shape).to(part.device, part.dtype)
+                scores = part.score(x)[0]
+                trials, spent, hits = trials + _CHUNK, spent + len(scores), hits + int((scores >= 0).sum())
+                found.append(gather_witnesses(x[0], scores))
+        except Exhausted:
+            pass
+        if not hits:
+            return [Searched(NAME, f"no violation among {spent:,} inputs where bounds leave room", spent)]
+        statistic = Binomial(hits, trials, math.log(parts.total), parts.slack)
+        doubt = "" if hits >= _HITS else f"{hits} violations are few"
+        note = f"{hits:,} of {trials:,} inputs drawn where bounds leave room violate"
+        return [Number(NAME, COUNTS, statistic, spent, doubt=doubt, note=note), Found(NAME, join_witnesses(found))]

@@ -1,4 +1,4 @@
-"""From the islands of one problem to its estimate."""
+"""The islands of one problem: their history, and the evidence that it makes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from rarely.core.problem import Batch
-from rarely.methods.base import MAX_WITNESSES, Budget, make_estimate
-from rarely.questions.result import Estimate, Outcome, Witnesses
-from rarely.stats.intervals import (
-    clopper_pearson,
-    log_upper_bound,
-    mean_upper_bound,
-    normal_quantile,
-    replicate_interval,
-)
+from rarely.core.evidence import SPLITTING, Draws, Evidence, Found, Levels, Number, Witnesses, join_witnesses
+from rarely.stats.statistic import Exceeded, LogNormal, Replicates, Statistic
 
+ASSUMES = "the populations lost no part of the violating region"
 _POOR_MIXING = 0.8  # correlation of scores before and after the moves of a level
 _FEW = 0.75  # share of islands that must arrive for their mean to be believed
 
@@ -41,7 +33,11 @@ class Island:
     waiting: int = 0
     drawn: int = 0  # independent draws from p(x) that it started from
     hits: int = 0  # violations among them
+    flat: bool = False  # their scores take at most two values
     steps: int = 0
+
+    def begin(self, drawn: int, hits: int, flat: bool) -> None:
+        self.drawn, self.hits, self.flat = drawn, hits, flat
 
     def climb(self, level: float, log_increment: float, survivors: int, n: int) -> None:
         self.levels.append(level)
@@ -90,80 +86,53 @@ class Island:
         return math.sqrt(total)
 
 
-def combine(batch: Batch, row: int, islands: Sequence[Island], confidence: float, budget: Budget) -> Estimate:
-    """Average the islands. Their mean is unbiased when every island is, whatever the correlation inside them."""
+def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evidence]:
+    """What the islands of one problem have learnt.
+
+    Their mean is unbiased when every island is, whatever the correlation inside them, and their first populations are
+    independent draws that assume nothing.
+    """
     arrived = [island for island in islands if island.ended == "violated"]
-    first = (arrived or islands)[0]
-    poor = _poor_mixing(islands)
-    notes = (poor,) if poor else ()
+    drawn, hits = sum(island.drawn for island in islands), sum(island.hits for island in islands)
+    flat = bool(drawn) and all(island.flat for island in islands)
+    doubt = _poor_mixing(islands)
+    learnt: list[Evidence] = []
     if not arrived:
-        return _nothing_found(batch, row, islands, confidence, budget, notes)
-    log_prob, std, low, high, upper = _interval(islands, confidence)
-    if len(arrived) < len(islands):
-        notes = (*notes, f"{len(islands) - len(arrived)} of {len(islands)} islands found no violation")
-    few = len(arrived) < _FEW * len(islands)
-    if few:  # what most islands lost they cannot bound: the first draws can
-        bound = _first_draws(islands, confidence)
-        high, upper = max(high, bound), max(upper, bound)
-    trusted = not few and not poor
-    return make_estimate(
-        batch, row, budget, confidence, Outcome.VIOLATED if trusted else Outcome.STALLED,
-        log_prob, std, low, high, upper, _merge(arrived), tuple(first.levels), tuple(first.acceptance), notes,
-    )  # fmt: skip
+        levels, acceptance = tuple(islands[0].levels), tuple(islands[0].acceptance)
+        learnt.append(Levels(method, _left(islands), _ending(islands), calls, doubt, levels, acceptance))
+        calls = 0
+    elif any(island.levels != [0.0] for island in islands):  # else the first, independent draws have answered
+        away = len(islands) - len(arrived)
+        note = f"{away} of {len(islands)} islands found no violation" if away else ""
+        if len(arrived) < _FEW * len(islands):
+            doubt = "; ".join(filter(None, (doubt, note)))
+        levels, acceptance = tuple(arrived[0].levels), tuple(arrived[0].acceptance)
+        number = Number(
+            method, SPLITTING, _statistic(islands), calls, ASSUMES, doubt, note, levels, acceptance
+        )  # fmt: skip
+        learnt.append(number)
+        calls = 0
+    witnesses = join_witnesses(island.witnesses for island in arrived if island.witnesses is not None)
+    if len(witnesses):
+        learnt.append(Found(method, witnesses))
+    return [Draws(drawn, hits, calls, "first populations", flat), *learnt]
 
 
-def _interval(islands: Sequence[Island], confidence: float) -> tuple[float, float, float, float, float]:
-    if all(island.levels == [0.0] for island in islands):  # the first, independent draws answered: this is Monte Carlo
-        trials, hits = _drawn(islands)
-        low, high = clopper_pearson(hits, trials, confidence)
-        std = math.sqrt((1 - hits / trials) / hits)
-        return math.log(hits / trials), std, low, high, log_upper_bound(hits, trials, confidence)
+def _statistic(islands: Sequence[Island]) -> Statistic:
     if len(islands) == 1:
-        log_prob, std = islands[0].log_prob, islands[0].single_run_std()
-        z, one = normal_quantile(0.5 + 0.5 * confidence), normal_quantile(confidence)
-        return log_prob, std, log_prob - z * std, min(0.0, log_prob + z * std), min(0.0, log_prob + one * std)
-    values = [island.log_prob if island.ended == "violated" else -math.inf for island in islands]
-    log_prob, std, low, high = replicate_interval(values, confidence)
-    return log_prob, std, low, high, replicate_interval(values, 2 * confidence - 1)[3]
+        return LogNormal(islands[0].log_prob, islands[0].single_run_std())
+    return Replicates(tuple(island.log_prob if island.ended == "violated" else -math.inf for island in islands))
 
 
-def _nothing_found(
-    batch: Batch, row: int, islands: Sequence[Island], confidence: float, budget: Budget, notes: tuple[str, ...]
-) -> Estimate:
-    """No island saw a violation: P(score > last level) bounds p from above, and islands estimate that without bias."""
-    values, first = [island.log_prob for island in islands], _first_draws(islands, confidence)
-    if not any(values):
-        upper = first
-    elif len(values) > 1:
-        upper = mean_upper_bound(values, confidence)
-    else:
-        upper = min(0.0, values[0] + normal_quantile(confidence) * islands[0].single_run_std())
+def _left(islands: Sequence[Island]) -> Exceeded:
+    """P(score > last level) of each island bounds p from above, and islands estimate that without bias."""
+    alone = islands[0].single_run_std() if len(islands) == 1 else 0.0
+    return Exceeded(tuple(island.log_prob for island in islands), alone)
+
+
+def _ending(islands: Sequence[Island]) -> Literal["floor", "stalled", "budget"]:
     endings = {island.ended for island in islands}
-    if "budget" in endings:
-        outcome = Outcome.OUT_OF_BUDGET
-    elif "stalled" in endings:
-        # The islands climbed a hill that ends below 0. Had they all lost the way to another one, the share that they
-        # see above their last level would say nothing about it: only the first draws bound p.
-        outcome = Outcome.STALLED
-        note = f"the levels stopped rising below 0, where log p = {upper:.1f} is left at most by what the islands saw"
-        upper, notes = max(upper, first), (*notes, note)
-    else:
-        outcome = Outcome.BELOW_FLOOR
-    return make_estimate(
-        batch, row, budget, confidence, outcome, -math.inf, math.inf, -math.inf, upper, upper,
-        levels=tuple(islands[0].levels), acceptance=tuple(islands[0].acceptance), notes=notes,
-    )  # fmt: skip
-
-
-def _first_draws(islands: Sequence[Island], confidence: float) -> float:
-    """The bound that the first, independent draws give."""
-    drawn, hits = _drawn(islands)
-    return log_upper_bound(hits, drawn, confidence) if drawn else 0.0
-
-
-def _drawn(islands: Sequence[Island]) -> tuple[int, int]:
-    """The first, independent draws of all islands, and the violations among them."""
-    return sum(island.drawn for island in islands), sum(island.hits for island in islands)
+    return "budget" if "budget" in endings else "stalled" if "stalled" in endings else "floor"
 
 
 def _poor_mixing(islands: Sequence[Island]) -> str:
@@ -173,9 +142,3 @@ def _poor_mixing(islands: Sequence[Island]) -> str:
     if kept and poor > 0.5 * len(kept):
         return f"poor mixing: scores stay correlated in {poor} of {len(kept)} level moves; use more steps"
     return ""
-
-
-def _merge(islands: Sequence[Island]) -> Witnesses:
-    found = [island.witnesses for island in islands if island.witnesses is not None and len(island.witnesses)]
-    each = max(1, MAX_WITNESSES // max(1, len(found)))
-    return Witnesses(torch.cat([w.inputs[:each] for w in found]), torch.cat([w.scores[:each] for w in found]))

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.problem import Batch
+from rarely.core.evidence import Evidence, Found, Number, Searched, join_witnesses
 from rarely.core.rng import Rng
-from rarely.methods.base import Budget, Progress, Run, make_estimate
+from rarely.core.spend import Exhausted
+from rarely.methods.base import Progress, Run, progress
 from rarely.methods.lines import Line, find_lines, search_calls, stack_lines
 from rarely.methods.tempering import ROOT_CALLS, Lines, Particles, temper
-from rarely.questions.result import Estimate, Outcome, Witnesses
-from rarely.stats.intervals import modelled_interval, replicate_interval
 from rarely.stats.normal import truncated_quantile
+from rarely.stats.statistic import Replicates
 
+ASSUMES = "the lines point to every part of the violating region"
+MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any check to notice
 _NEGLIGIBLE = 0.02  # share of p under which a line is not refined
 _ALIVE = 0.1  # share of lines that must reach the region for the others to be told from noise
 _SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
@@ -45,76 +48,86 @@ class LineSampling:
         if self.chains < 2 or self.length < 2 or self.replicates < 2:
             raise InputError("LineSampling needs at least 2 chains of length 2 and 2 replicates")
 
-    def run(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
-        answers = yield from self.lines(batch, [None] * len(batch), rng, budget)
-        return [answer.estimate(batch, row, confidence, budget) for row, answer in enumerate(answers)]
+    @property
+    def at_once(self) -> int:
+        return self.replicates * self.chains * self.length * self.growth
+
+    def forecast(self, log_prob: float) -> float:
+        return 2_000 + ROOT_CALLS * self.replicates * self.chains * self.length  # the search, and one line
+
+    def run(self, batch: Batch, rng: Rng) -> Run:
+        before = batch.calls()
+        regions = yield from self.lines(batch, [None] * len(batch), rng)
+        spent = (batch.calls() - before).tolist()
+        return [region.evidence(calls) for region, calls in zip(regions, spent, strict=True)]
 
     def lines(
-        self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng, budget: Budget
-    ) -> Generator[Progress, None, list[Answer]]:
+        self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng
+    ) -> Generator[Progress, None, list[LinedRegion]]:
         """What the lines say for each problem; `starts` may hold violating points (n, d) of a problem."""
         if batch.inputs.normal_dim is None:
             raise InputError("line sampling needs an input model that maps from normals; use Splitting")
-        rows = self._affordable(batch, starts, budget)
-        answers = [Answer() for _ in range(len(batch))]
+        regions = [LinedRegion() for _ in range(len(batch))]
+        try:
+            yield from self._refine(batch, starts, regions, rng)
+        except Exhausted:
+            for region in regions:
+                region.poor = not region.replicates()
+            yield progress("line sampling", batch, [region.log_prob for region in regions], 0)
+        return regions
+
+    def _refine(
+        self, batch: Batch, starts: Sequence[Tensor | None], regions: list[LinedRegion], rng: Rng
+    ) -> Generator[Progress, None, None]:
+        for region, points, left in zip(regions, starts, _left(batch), strict=True):
+            region.poor = left < search_calls(points)
+        rows = torch.tensor([row for row, region in enumerate(regions) if not region.poor], dtype=torch.long)
         if len(rows) == 0:
-            return answers
+            return
         plan, crowded = find_lines(batch.take(rows), [starts[row] for row in rows.tolist()], rng)
         for row, many in zip(rows.tolist(), crowded, strict=True):
-            answers[row].crowded = many
+            regions[row].crowded = many
         for line in plan:
             line.owner = int(rows[line.owner])
-        plan = self._payable(batch, plan, answers, budget)
+        plan = self._payable(batch, plan, regions)
         for line in plan:
-            answers[line.owner].lines.append(line)
+            regions[line.owner].lines.append(line)
         sizes = [self.chains] * len(plan)  # a first round of small populations tells how large the second must be
-        cost = torch.zeros_like(batch.counter.evaluations)
+        cost = torch.zeros(len(batch))
         for second in (False, True):
             if second:
-                sizes = [self._second_size(batch, answers[line.owner], line, cost, budget) for line in plan]
-            before = batch.counter.calls()
-            limit = None if second else budget  # the second round is sized to what is left
+                purse = _left(batch)
+                sizes = [self._second_size(regions[k.owner], k, cost[k.owner], purse[k.owner]) for k in plan]
+            before = batch.calls()
             for chains in sorted(set(sizes) - {0}):
-                if not budget.late:
-                    group = [line for line, c in zip(plan, sizes, strict=True) if c == chains]
-                    self._round(batch, group, chains, rng, limit)
-            cost = batch.counter.calls() - before
-            running = torch.tensor([answer.log_prob for answer in answers])
-            calls = int(batch.counter.calls()[batch.rows].sum())
-            yield Progress("line sampling", torch.zeros(len(batch)), running, 0 if second else len(batch), calls)
-        return answers
+                group = [line for line, c in zip(plan, sizes, strict=True) if c == chains]
+                self._round(batch, group, chains, rng)
+            cost = batch.calls() - before
+            active = 0 if second else len(batch)
+            yield progress("line sampling", batch, [region.log_prob for region in regions], active)
 
-    def _affordable(self, batch: Batch, starts: Sequence[Tensor | None], budget: Budget) -> Tensor:
-        """Rows that can pay for the direction search."""
-        calls = batch.counter.calls()[batch.rows].tolist()
-        paid = [r for r, z in enumerate(starts) if budget.left(calls[r]) >= search_calls(z)]
-        return torch.tensor(paid, dtype=torch.long)
-
-    def _payable(self, batch: Batch, plan: list[Line], answers: list[Answer], budget: Budget) -> list[Line]:
+    def _payable(self, batch: Batch, plan: list[Line], regions: list[LinedRegion]) -> list[Line]:
         """Lines worth a first round: not those of crowded problems, nor of problems that cannot pay for it."""
-        calls = batch.counter.calls()[batch.rows].tolist()
         each = self.replicates * self.chains * self.length * ROOT_CALLS
-        for row, answer in enumerate(answers):
-            count = sum(line.owner == row for line in plan)
-            answer.poor = budget.left(calls[row]) < count * each
-        return [line for line in plan if not answers[line.owner].crowded and not answers[line.owner].poor]
+        for row, (region, left) in enumerate(zip(regions, _left(batch), strict=True)):
+            region.poor = region.poor or left < each * sum(line.owner == row for line in plan)
+        return [line for line in plan if not regions[line.owner].crowded and not regions[line.owner].poor]
 
-    def _second_size(self, batch: Batch, answer: Answer, line: Line, cost: Tensor, budget: Budget) -> int:
+    def _second_size(self, region: LinedRegion, line: Line, cost: Tensor, left: float) -> int:
         """Chains that bring the standard deviation to the target, a multiple of the first round's; 0 when none.
 
         Fixed after the first round, so that stopping depends on nothing that is averaged later but that round.
         """
-        if not math.isfinite(answer.std) or line.log_mean < answer.log_prob + math.log(_NEGLIGIBLE):
+        if not math.isfinite(region.std) or line.log_mean < region.log_prob + math.log(_NEGLIGIBLE):
             return 0
-        problem = int(batch.rows[line.owner])
-        affordable = 0.7 * budget.left(int(batch.counter.calls()[problem])) / max(1, int(cost[problem]))
-        wanted = math.ceil((answer.std / (0.7 * self.target_error)) ** 2 - 1)
+        affordable = 0.7 * left / max(1, int(cost))
+        wanted = math.ceil((region.std / (0.7 * self.target_error)) ** 2 - 1)
         return self.chains * int(max(0, min(wanted, self.growth, affordable)))
 
-    def _round(self, batch: Batch, lines: Sequence[Line], chains: int, rng: Rng, budget: Budget | None) -> None:
+    def _round(self, batch: Batch, lines: Sequence[Line], chains: int, rng: Rng) -> None:
         """One population of `chains` chains per replicate of every line, all in one batch."""
         stacked = stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(self.replicates))
-        result = temper(stacked, chains, self.length, rng, budget)
+        result = temper(stacked, chains, self.length, rng)
         tested = _test_beyond(stacked, result.last, rng)
         for j, line in enumerate(lines):
             rows = slice(j * self.replicates, (j + 1) * self.replicates)
@@ -124,8 +137,13 @@ class LineSampling:
             line.record(*(value[rows] for value in tested))
 
 
+def _left(batch: Batch) -> list[float]:
+    """Calls left to the problem of each row."""
+    return [batch.spend.left(row.unsqueeze(0)) for row in batch.rows]
+
+
 @dataclass
-class Answer:
+class LinedRegion:
     """The lines of one problem."""
 
     lines: list[Line] = field(default_factory=list)
@@ -141,12 +159,12 @@ class Answer:
     @property
     def log_prob(self) -> float:
         values = self.replicates()
-        return replicate_interval(values, 0.95)[0] if values else -math.inf
+        return Replicates(tuple(values)).log_prob if values else -math.inf
 
     @property
     def std(self) -> float:
         values = self.replicates()
-        return replicate_interval(values, 0.95)[1] if values else math.inf
+        return Replicates(tuple(values)).std if values else math.inf
 
     def weakness(self) -> str | None:
         """Why the number should not be believed, if there is a reason."""
@@ -164,27 +182,16 @@ class Answer:
         spread = float(torch.tensor(values).std())
         return f"replicates scatter by {spread:.1f} in log p" if not spread < _SCATTER else None
 
-    def estimate(self, batch: Batch, row: int, confidence: float, budget: Budget) -> Estimate:
+    def evidence(self, calls: int, unseen: str = "") -> list[Evidence]:
+        """`unseen` says what an independent check found that the lines did not see."""
         weakness, values = self.weakness(), self.replicates()
         if not values or max(values) == -math.inf:
-            return make_estimate(
-                batch, row, budget, confidence, Outcome.STALLED, -math.inf, math.inf, -math.inf, 0.0, 0.0,
-                notes=(weakness or "nothing is known",),
-            )  # fmt: skip
-        log_prob, std, low, high, upper = modelled_interval(values, confidence)
-        notes = [f"{len(self.lines)} line(s); not confirmed by an independent method, which Auto does"]
-        if weakness:
-            notes.append(weakness)
-        return make_estimate(
-            batch, row, budget, confidence, Outcome.STALLED if weakness else Outcome.VIOLATED,
-            log_prob, std, low, high, upper, self.witnesses(), notes=tuple(notes),
-        )  # fmt: skip
-
-    def witnesses(self) -> Witnesses:
-        found = [w for line in self.lines for w in line.witnesses if len(w)]
-        if not found:
-            return Witnesses(torch.zeros(0), torch.zeros(0))
-        return Witnesses(torch.cat([w.inputs for w in found])[:1000], torch.cat([w.scores for w in found])[:1000])
+            return [Searched("line sampling", weakness or "nothing is known", calls)]
+        statistic, doubt = Replicates(tuple(values), MODEL_ERROR), "; ".join(filter(None, (weakness, unseen)))
+        note = f"{len(self.lines)} line(s)"
+        found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, ASSUMES, doubt, note)]
+        witnesses = join_witnesses(w for line in self.lines for w in line.witnesses)
+        return [*found, Found("line sampling", witnesses)] if len(witnesses) else found
 
 
 def _test_beyond(lines: Lines, last: Particles, rng: Rng) -> tuple[Tensor, Tensor]:

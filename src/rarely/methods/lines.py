@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
-from rarely.core.problem import Batch
+from rarely.core.batch import Batch
+from rarely.core.evidence import Witnesses, gather_witnesses
 from rarely.core.rng import Rng
-from rarely.methods.base import gather_witnesses
 from rarely.methods.roots import gradient_starts, search_directions
 from rarely.methods.tempering import ROOT_CALLS, Lines
-from rarely.questions.result import Witnesses
 
 _MAX_WAYS = 12  # ways to fail that get a direction search, those nearest to failing first
 _SAME = 0.7  # cosine above which two directions are one

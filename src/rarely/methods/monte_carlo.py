@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
+from rarely.core.batch import Batch, check_finite, check_first
 from rarely.core.errors import InputError
-from rarely.core.problem import Batch
+from rarely.core.evidence import MAX_WITNESSES, Draws, Evidence, Found, Witnesses, gather_witnesses, join_witnesses
 from rarely.core.rng import Rng
-from rarely.methods.base import (
-    MAX_WITNESSES,
-    Budget,
-    Progress,
-    Run,
-    check_finite,
-    gather_witnesses,
-    join_witnesses,
-    make_estimate,
-)
-from rarely.questions.result import Estimate, Outcome, Witnesses
-from rarely.stats.intervals import clopper_pearson, log_upper_bound
+from rarely.core.spend import Exhausted
+from rarely.methods.base import Run, progress
 
 
 @dataclass(frozen=True)
@@ -44,65 +37,74 @@ class MonteCarlo:
         if self.target_error is not None and not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
 
-    def run(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
-        b = len(batch)
-        hits, trials = [0] * b, [0] * b
-        found: list[Witnesses | None] = [None] * b
-        active, done = torch.arange(b), [False] * b
-        while len(active):
-            part = batch.take(active)
-            spent = [int(batch.counter.calls()[int(batch.rows[i])]) for i in active.tolist()]
-            n = min(
-                self.chunk,
-                *(
-                    int(min(self.samples - trials[i], budget.left(c)))
-                    for i, c in zip(active.tolist(), spent, strict=True)
-                ),
-            )
-            if n > 0:
+    @property
+    def at_once(self) -> int:
+        return min(self.chunk, self.samples)
+
+    def forecast(self, log_prob: float) -> float:
+        needed = min(self.hits or math.inf, 1 / self.target_error**2 if self.target_error else math.inf)
+        return min(float(self.samples), needed * math.exp(-log_prob))
+
+    def run(self, batch: Batch, rng: Rng, known: Sequence[Draws] | None = None) -> Run:
+        """`known` are draws of each problem from before, which count towards the goal."""
+        tallies = [Tally(before) for before in known or [Draws(0, 0)] * len(batch)]
+        before = batch.calls()
+        active = [i for i, tally in enumerate(tallies) if not self._enough(tally)]
+        try:
+            while active := [i for i in active if batch.spend.left(batch.rows[i : i + 1]) >= 1]:
+                part = batch.take(torch.tensor(active))
+                n = int(min(self.chunk, part.left(), *(self.samples - tallies[i].n for i in active)))
+                n = max(1, batch.spend.rows(n * len(part)) // len(part))
                 x = part.sample(n, rng)
                 scores = part.score(x)
                 check_finite(scores)
-                new_hits = (scores >= 0).sum(1).tolist()
-                for j, i in enumerate(active.tolist()):
-                    trials[i], hits[i] = trials[i] + n, hits[i] + new_hits[j]
-                    if new_hits[j] and len(found[i] or ()) < MAX_WITNESSES:
-                        new = gather_witnesses(x[j], scores[j])
-                        found[i] = join_witnesses([old, new]) if (old := found[i]) is not None else new
-            for i in active.tolist():
-                done[i] = n <= 0 or self._enough(hits[i], trials[i]) or budget.late
-            active = torch.tensor([i for i in range(b) if not done[i]], dtype=torch.long)
-            running = torch.tensor(
-                [h / max(t, 1) for h, t in zip(hits, trials, strict=True)], dtype=torch.float64
-            ).log()
-            calls = int(batch.counter.calls()[batch.rows].sum())
-            yield Progress("monte carlo", torch.zeros(b), running, len(active), calls)
-        return [self._estimate(batch, i, hits[i], trials[i], found[i], confidence, budget) for i in range(b)]
+                flat = check_first(scores) if not any(tallies[i].drawn for i in active) else [False] * len(part)
+                for j, i in enumerate(active):
+                    tallies[i].add(x[j], scores[j], flat[j])
+                active = [i for i in active if not self._enough(tallies[i])]
+                yield progress("Monte Carlo", batch, [tally.log_share for tally in tallies], len(active))
+        except Exhausted:
+            pass
+        yield progress("Monte Carlo", batch, [tally.log_share for tally in tallies], 0)
+        spent = (batch.calls() - before).tolist()
+        return [tally.evidence(calls) for tally, calls in zip(tallies, spent, strict=True)]
 
-    def _enough(self, hits: int, trials: int) -> bool:
-        if trials >= self.samples or (self.hits is not None and hits >= self.hits):
+    def _enough(self, tally: Tally) -> bool:
+        hits, n = tally.hits, tally.n
+        if n >= self.samples or (self.hits is not None and hits >= self.hits):
             return True
         # sd of log p-hat is sqrt((1-p)/(p n)); a few hits are needed before that can be believed.
-        return self.target_error is not None and hits >= 10 and (1 - hits / trials) / hits <= self.target_error**2
+        return self.target_error is not None and hits >= 10 and (1 - hits / n) / hits <= self.target_error**2
 
-    @staticmethod
-    def _estimate(
-        batch: Batch, row: int, hits: int, trials: int, found: Witnesses | None, confidence: float, budget: Budget
-    ) -> Estimate:
-        if trials == 0:
-            return make_estimate(
-                batch, row, budget, confidence, Outcome.OUT_OF_BUDGET, -math.inf, math.inf, -math.inf, 0.0, 0.0,
-                notes=("the budget left no room for a single sample",),
-            )  # fmt: skip
-        low, high = clopper_pearson(hits, trials, confidence)
-        upper = log_upper_bound(hits, trials, confidence)
-        if hits == 0:
-            return make_estimate(
-                batch, row, budget, confidence, Outcome.OUT_OF_BUDGET, -math.inf, math.inf, low, high, upper,
-                notes=(f"no violation in {trials:,} independent inputs",),
-            )  # fmt: skip
-        p = hits / trials
-        std = math.sqrt((1 - p) / hits)
-        return make_estimate(
-            batch, row, budget, confidence, Outcome.VIOLATED, math.log(p), std, low, high, upper, found
-        )
+
+@dataclass
+class Tally:
+    """The count of one problem."""
+
+    before: Draws
+    drawn: int = 0
+    found: int = 0
+    flat: bool = False
+    witnesses: list[Witnesses] = field(default_factory=list)
+
+    @property
+    def n(self) -> int:
+        return self.before.n + self.drawn
+
+    @property
+    def hits(self) -> int:
+        return self.before.hits + self.found
+
+    def add(self, x: Tensor, scores: Tensor, flat: bool) -> None:
+        new = int((scores >= 0).sum())
+        self.drawn, self.found, self.flat = self.drawn + len(scores), self.found + new, self.flat or flat
+        if new and sum(map(len, self.witnesses)) < MAX_WITNESSES:
+            self.witnesses.append(gather_witnesses(x, scores))
+
+    @property
+    def log_share(self) -> float:
+        return math.log(self.hits / self.n) if self.hits else -math.inf
+
+    def evidence(self, calls: int) -> list[Evidence]:
+        drawn: list[Evidence] = [Draws(self.drawn, self.found, calls, flat=self.flat)]
+        return [*drawn, Found("Monte Carlo", join_witnesses(self.witnesses))] if self.witnesses else drawn

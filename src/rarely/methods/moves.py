@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rarely.core.problem import Batch
+from rarely.core.batch import Batch
 from rarely.kernels.base import State
 from rarely.methods.walk import Walk
 

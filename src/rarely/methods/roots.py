@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rarely.core.problem import Batch
+from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 
 LOW, HIGH = -9.0, 22.0  # P(Z < -9) is 1e-19, P(Z > 22) is 1e-107: beyond both a line has nothing to say

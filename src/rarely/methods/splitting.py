@@ -10,15 +10,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rarely.core.batch import Batch, check_finite, check_first
 from rarely.core.errors import InputError
-from rarely.core.problem import Batch
+from rarely.core.evidence import MAX_WITNESSES, Witnesses
 from rarely.core.rng import Rng
+from rarely.core.spend import Exhausted
 from rarely.kernels import PCN, Kernel, RandomWalk, State
-from rarely.methods.base import MAX_WITNESSES, Budget, Progress, Run, check_finite
-from rarely.methods.islands import Island, combine
+from rarely.methods.base import Progress, Run, progress
+from rarely.methods.islands import Island, evidence_of
 from rarely.methods.moves import Moved, chains, move
 from rarely.methods.walk import Walk
-from rarely.questions.result import Witnesses
 from rarely.stats.levels import Selection, ancestors, select
 
 LOG_FLOOR = math.log(1e-100)
@@ -83,19 +84,30 @@ class Splitting:
         quantile = 1 - 1 / particles
         return cls(particles, quantile + 1e-9, steps, kernel, islands=islands, resample="killed")
 
-    def run(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
-        runs = yield from self.populations(batch, rng, budget)
-        return [combine(batch, row, islands, confidence, budget) for row, islands in enumerate(runs)]
+    @property
+    def at_once(self) -> int:
+        return self.particles * self.islands
 
-    def populations(self, batch: Batch, rng: Rng, budget: Budget) -> Generator[Progress, None, list[list[Island]]]:
-        """Run the islands of every problem; `combine` makes estimates of them."""
+    def forecast(self, log_prob: float) -> float:
+        levels = max(log_prob, self.log_p_min) / math.log(self.quantile)
+        steps = (1 if self.keep == "all" else 10) if self.steps == "auto" else self.steps
+        return self.at_once * (1 + levels * steps)
+
+    def run(self, batch: Batch, rng: Rng) -> Run:
+        before = batch.calls()
+        runs = yield from self.populations(batch, rng)
+        spent = (batch.calls() - before).tolist()
+        return [evidence_of(islands, "splitting", calls) for islands, calls in zip(runs, spent, strict=True)]
+
+    def populations(self, batch: Batch, rng: Rng) -> Generator[Progress, None, list[list[Island]]]:
+        """Run the islands of every problem; `evidence_of` says what they have learnt."""
         kernel = self.kernel or (RandomWalk() if batch.inputs.normal_dim is None else PCN())
         if kernel.space == "normal" and batch.inputs.normal_dim is None:
             raise InputError(
                 f"{type(kernel).__name__} works on standard normals, and this input model has no from_normal; "
                 "use RandomWalk, or give the input model a from_normal"
             )
-        return (yield from _Populations(self, kernel, batch, rng, budget).run())
+        return (yield from _Populations(self, kernel, batch, rng).run())
 
 
 @dataclass
@@ -106,25 +118,32 @@ class _Populations:
     kernel: Kernel
     batch: Batch
     rng: Rng
-    budget: Budget
     islands: list[list[Island]] = field(default_factory=list)
 
     def run(self) -> Generator[Progress, None, list[list[Island]]]:
+        self.islands = [[Island() for _ in range(self.settings.islands)] for _ in range(len(self.batch))]
+        try:
+            yield from self._climb()
+        except Exhausted:
+            for island in (island for group in self.islands for island in group):
+                island.ended = island.ended or "budget"
+            yield self._progress(torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.bool))
+        return self.islands
+
+    def _climb(self) -> Generator[Progress, None, None]:
         s, b = self.settings, len(self.batch)
         length = max(2, round(1 / s.quantile))
         n = s.particles // length * length if s.keep == "all" else s.particles
-        self.islands = [[Island(drawn=n) for _ in range(s.islands)] for _ in range(b)]
         quantile = 1 / length if s.keep == "all" else s.quantile
         rows = torch.arange(b).repeat_interleave(s.islands)  # problem of each population still running
         slots = torch.arange(s.islands).repeat(b)
         part = self.batch.take(rows)
-        if self.budget.left(int(self.batch.counter.calls()[self.batch.rows].max())) < n * s.islands * self.kernel.cost:
-            self.islands = [[Island(ended="budget") for _ in range(s.islands)] for _ in range(b)]
-            return self.islands
         walk = self._walk(part)
         state = self.kernel.init(part, n, self.rng)
-        for i, j, hits in zip(rows.tolist(), slots.tolist(), (state.score >= 0).sum(1).tolist(), strict=True):
-            self.islands[i][j].hits = hits
+        first = check_first(state.score)
+        hits = (state.score >= 0).sum(1).tolist()
+        for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
+            self.islands[i][j].begin(n, hits[r], first[r])
         level = state.score.new_full((len(rows),), -torch.inf)
         while True:
             check_finite(state.score)
@@ -134,7 +153,7 @@ class _Populations:
             yield self._progress(level, rows, ended)
             going = (~ended).nonzero().squeeze(1)
             if len(going) == 0:
-                return self.islands
+                return
             if len(going) < len(rows):
                 rows, slots = rows[going], slots[going]
                 index = going.to(level.device)
@@ -188,9 +207,9 @@ class _Populations:
         risen = ((choice.level > previous) | (not paper)).tolist()  # above a strict level everybody has risen
         levels, increments, counts = choice.level.tolist(), choice.log_increment.tolist(), choice.survivors.tolist()
         n, least = state.score.shape[1], _MIN_STEPS if self.settings.steps == "auto" else self.settings.steps
-        spent = self.batch.counter.calls()[self.batch.rows[rows]].tolist()
+        left = [self.batch.spend.left(self.batch.rows[i : i + 1]) for i in range(len(self.batch))]
         fewest = min((c for c, f, p in zip(counts, finished, plateau, strict=True) if not (f or p)), default=0)
-        late, reserve = self.budget.late, least * self._cost_of_step(n, fewest)
+        late, reserve = self.batch.spend.late, least * self._cost_of_step(n, fewest)
         arrived = iter(self._arrivals(part, state, choice.finished.nonzero().squeeze(1)))
         ended = []
         for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
@@ -203,7 +222,7 @@ class _Populations:
                 island.climb(levels[r], increments[r], counts[r], n)
                 if island.log_prob < self.settings.log_p_min:
                     island.ended = "floor"
-            if island.ended is None and (late or self.budget.left(spent[r]) < reserve):
+            if island.ended is None and (late or left[i] < reserve):
                 island.ended = "budget"
             ended.append(island.ended is not None)
         return torch.tensor(ended)
@@ -233,14 +252,12 @@ class _Populations:
 
     def _cap(self, rows: Tensor, n: int, survivors: int) -> int:
         """Steps that every problem still running can pay for, up to `max_steps`."""
-        calls = self.batch.counter.calls()[self.batch.rows[rows]]
-        left = self.budget.left(int(calls.max()))
+        left = self.batch.spend.left(self.batch.rows[rows])
         return int(min(self.settings.max_steps, left // self._cost_of_step(n, survivors)))
 
     def _progress(self, level: Tensor, rows: Tensor, ended: Tensor) -> Progress:
-        running = torch.tensor([sum(i.log_prob for i in group) / len(group) for group in self.islands])
+        running = [sum(i.log_prob for i in group) / len(group) for group in self.islands]
         lowest = torch.zeros(len(self.batch))
         lowest.scatter_reduce_(0, rows, level.float().cpu(), "amin")
         active = len(set(rows[~ended].tolist()))
-        calls = int(self.batch.counter.calls()[self.batch.rows].sum())
-        return Progress("splitting", lowest.clamp_max(0.0), running, active, calls)
+        return progress("splitting", self.batch, running, active, lowest.clamp_max(0.0))

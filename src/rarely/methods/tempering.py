@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
-from rarely.core.problem import Batch
+from rarely.core.batch import Batch
 from rarely.core.rng import Rng
-from rarely.methods.base import Budget
 from rarely.methods.roots import find_roots
 from rarely.stats.normal import LOG_SQRT_2PI
 
@@ -90,8 +89,6 @@ class Particles:
 @dataclass(frozen=True)
 class Tempered:
     log_prob: Tensor  # (R,) float64
-    temperatures: Tensor  # (R,)
-    acceptance: Tensor  # (R,) mean over moves, nan when none were needed
     alive: Tensor  # (R,) share of the first lines that reach the region
     last: Particles  # particles of each population at b = 1, drawn by weight
 
@@ -119,18 +116,14 @@ def with_drift(lines: Lines, particles: Particles) -> Particles:
     return replace(particles, slope=torch.where(along > 0, along, particles.slope), drift=drift)
 
 
-def temper(lines: Lines, chains: int, length: int, rng: Rng, budget: Budget | None = None) -> Tempered:
-    """log P of the event on each population's cell, from `chains` chains of `length` states per temperature.
-
-    With a budget, populations of a problem that cannot pay for the next temperature end at -inf.
-    """
+def temper(lines: Lines, chains: int, length: int, rng: Rng) -> Tempered:
+    """log P of the event on each population's cell, from `chains` chains of `length` states per temperature."""
     r, d, n = len(lines.batch), lines.alpha.shape[-1], chains * length
     z = lines.complement(rng.normal((r, n, d), lines.alpha.dtype))
     guess = lines.distance.clamp_max(15.0).unsqueeze(1).expand(r, n)
     cloud = evaluate(lines, z, guess, _first_slope(lines).expand(r, n))
     alive = torch.isfinite(cloud.h).double().mean(1).cpu()
     log_prob, b = torch.zeros(r, dtype=torch.float64), torch.zeros(r, 1, dtype=torch.float64, device=z.device)
-    count, moved, tried = torch.zeros(r), torch.zeros(r), torch.zeros(r)
     step = z.new_full((r, 1, 1), 1.0)
     active = torch.arange(r)
     finals: list[Particles | None] = [None] * r
@@ -139,13 +132,9 @@ def temper(lines: Lines, chains: int, length: int, rng: Rng, budget: Budget | No
         log_w = (following - b) * cloud.h
         log_w = torch.where(torch.isfinite(cloud.h), log_w, -torch.inf)
         log_prob[active] += (torch.logsumexp(log_w, 1) - math.log(n)).cpu()
-        count[active] += 1
         start = cloud.gather(_systematic(log_w, chains, rng))
         dead = torch.isneginf(log_prob[active])
-        arrived = (following.squeeze(1) >= 1).cpu() | dead
-        broke = ~arrived & _broke(lines.batch, ~arrived, chains * (length - 1) * (ROOT_CALLS + 3), budget)
-        log_prob[active[broke]] = -torch.inf
-        done = arrived | broke
+        done = (following.squeeze(1) >= 1).cpu() | dead
         for j in done.nonzero().squeeze(1).tolist():
             finals[int(active[j])] = start.rows(torch.tensor([j], device=z.device))
         going = (~done).nonzero().squeeze(1)
@@ -154,31 +143,19 @@ def temper(lines: Lines, chains: int, length: int, rng: Rng, budget: Budget | No
         index = going.to(z.device)
         lines, active = (lines.take(going) if len(going) < len(active) else lines), active[going]
         start, b, step = start.rows(index), following[index], step[index]
-        cloud, step, accepted = _chains(lines, start, b, step, length, rng)
-        moved[active] += accepted.sum(1).cpu()
-        tried[active] += chains * (length - 1)
+        cloud, step = _chains(lines, start, b, step, length, rng)
     else:
         log_prob[active] = -torch.inf  # the temperature never reached 1: nothing can be said
     last = [f for f in finals if f is not None]
     z, t, h, slope = (torch.cat([getattr(f, name) for f in last]) for name in ("z", "t", "h", "slope"))
     whole = Particles(z, t, h, slope, None)
-    return Tempered(log_prob, count, moved / tried, alive, whole)
+    return Tempered(log_prob, alive, whole)
 
 
-def _broke(batch: Batch, going: Tensor, calls: int, budget: Budget | None) -> Tensor:
-    """Populations whose problem cannot pay `calls` for each of its populations still going, (R,)."""
-    if budget is None or budget.max_evaluations is None:
-        return torch.zeros_like(going)
-    need = torch.zeros_like(batch.counter.evaluations).index_add_(0, batch.rows, calls * going.long())
-    return (need > budget.max_evaluations - batch.counter.calls())[batch.rows]
-
-
-def _chains(
-    lines: Lines, start: Particles, b: Tensor, step: Tensor, length: int, rng: Rng
-) -> tuple[Particles, Tensor, Tensor]:
+def _chains(lines: Lines, start: Particles, b: Tensor, step: Tensor, length: int, rng: Rng) -> tuple[Particles, Tensor]:
     """Infinity-MALA on the complement (Cotter et al. 2013, eq. 4.10): every state of every chain."""
     current = with_drift(lines, start) if start.drift is None else start
-    states, total = [current], torch.zeros_like(start.t)
+    states = [current]
     beta = b.to(start.z.dtype).unsqueeze(-1)
     for _ in range(length - 1):
         assert current.drift is not None
@@ -197,11 +174,10 @@ def _chains(
         ok = torch.log(rng.uniform(tilt.shape, torch.float64)) < log_ratio
         current = proposal.where(ok, current)
         states.append(current)
-        total = total + ok
         rate = ok.to(step.dtype).mean(1).reshape(-1, 1, 1)
         step = (step * torch.exp(0.6 * (rate - _TARGET))).clamp(1e-3, 3.9)
     joined = [torch.cat([getattr(s, name) for s in states], 1) for name in ("z", "t", "h", "slope", "drift")]
-    return Particles(*joined), step, total
+    return Particles(*joined), step
 
 
 def _predict(current: Particles, z: Tensor, ahead: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
+from rarely.core.batch import Batch
 from rarely.core.execution import record
-from rarely.core.problem import Batch
 from rarely.core.rng import Rng
 from rarely.kernels.base import Kernel, State
 
@@ -47,8 +47,9 @@ class Walk:
 
     def step(self) -> None:
         if self._replay is not None:
+            self.batch.spend.check()
             self._replay()
-            self.batch.counter.add_all(*self._spent)
+            self.batch.spend.count(*self._spent)
         else:
             self.state, ok = self._next()
             self.total = self.total + ok
@@ -73,7 +74,7 @@ class Walk:
             self.total.add_(ok)
             _overwrite(self.state, state)
 
-        with self.batch.counter.measuring() as self._spent:
+        with self.batch.spend.measuring() as self._spent:
             self._replay = record(in_place, self.batch, self.rng)
 
 

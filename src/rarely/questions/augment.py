@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.execution import Execution
 from rarely.core.input_model import ArrayLike, tensor
 from rarely.core.network import Network
-from rarely.core.problem import Batch, Problem
+from rarely.core.problem import Problem
 from rarely.core.properties import Misclassification
 from rarely.core.rng import Rng
+from rarely.core.spend import Spend
 from rarely.inputs import LpBall
-from rarely.methods.base import Budget
 from rarely.methods.islands import Island
 from rarely.methods.splitting import Splitting
+from rarely.questions.estimate import finish
 
 _NUMBERS = 2**25  # of all particles that are alive at once: 128 MB
 
@@ -66,8 +68,8 @@ def augment(
                 Problem(network, Misclassification(int(y)), _model(x, around, clip))
                 for x, y in zip(pictures[start : start + group], targets[start : start + group], strict=True)
             ]
-            for batch in execution.place(problems)[0]:
-                populations = _finished(splitting.populations(batch, rng, Budget()))
+            for batch in execution.place(problems, Spend(len(problems))):
+                populations = finish(splitting.populations(batch, rng))
                 x, rows = _one_of_each(batch, populations, rng)
                 found.append(x.to(home, pictures.dtype))
                 owners.append(start + batch.rows[rows])
@@ -77,15 +79,6 @@ def augment(
 
 def _model(image: Tensor, around: float | Callable[[Tensor], Any], clip: tuple[float, float] | None) -> Any:
     return around(image) if callable(around) else LpBall(image, around, clip=clip)
-
-
-def _finished(run: Generator[Any, None, list[list[Island]]]) -> list[list[Island]]:
-    while True:
-        try:
-            next(run)
-        except StopIteration as stop:
-            populations: list[list[Island]] = stop.value
-            return populations
 
 
 @torch.no_grad()

@@ -6,17 +6,19 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 from torch import nn
 
-from rarely.core.errors import InputError
+from rarely.core.errors import InputError, MissingExtra
 from rarely.core.problem import Problem
 from rarely.methods import Estimator, Splitting
 from rarely.questions.estimate import estimate
 from rarely.questions.result import Estimate, Outcome
 
-Logger = Callable[[int, Mapping[str, float]], None]  # step, values by name; see `rarely.questions.tracking`
+Logger = Callable[[int, Mapping[str, float]], None]  # step, values by name; see `to_tensorboard` below
 
 # 6,000 calls for log p = -7 to 0.2, 14,000 for log p = -15 to 0.4 (half-spaces): enough to see training change it.
 _CHEAP = Splitting(200, 0.1, 3, islands=4, keep="all", log_p_min=-30.0)
@@ -93,3 +95,34 @@ def monitor(
     if every < 1:
         raise InputError(f"every must be at least 1, got {every}")
     return Monitor(model, tuple(problems), every, estimator or _CHEAP, (log,) if callable(log) else tuple(log), seed)
+
+
+def to_tensorboard(where: str | Path | Any) -> Logger:
+    """Scalars for TensorBoard: into a folder, or by a `SummaryWriter` that you have."""
+    writer: Any = where
+    if isinstance(where, str | Path):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtra("TensorBoard is not installed: pip install 'rarely[tracking]'") from error
+        writer = SummaryWriter(str(where))
+
+    def log(step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return log
+
+
+def to_mlflow() -> Logger:
+    """Metrics of the active MLflow run; one is started if there is none."""
+    try:
+        import mlflow
+    except ImportError as error:
+        raise MissingExtra("MLflow is not installed: pip install 'rarely[tracking]'") from error
+
+    def log(step: int, values: Mapping[str, float]) -> None:
+        mlflow.log_metrics(dict(values), step=step)
+
+    return log

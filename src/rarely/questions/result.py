@@ -1,4 +1,4 @@
-"""What an estimator says: an outcome, a number with an interval, witnesses, and how it came about."""
+"""What `estimate` says: an outcome, a number with an interval, witnesses, and the evidence behind them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
+from rarely.core import evidence as records
 from rarely.core.errors import FormatError
+from rarely.core.evidence import Evidence, Levels, Number, Witnesses, no_witnesses
+from rarely.stats.statistic import Interval
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Outcome(Enum):
@@ -45,48 +44,10 @@ class Outcome(Enum):
 _SENTENCES = {
     Outcome.VIOLATED: "Violations exist and were replayed; the probability is estimated.",
     Outcome.PROVED_SAFE: "No input in the region violates the property; this is a proof.",
-    Outcome.BELOW_FLOOR: "No violation was found; the probability is below the floor. This is not a proof.",
-    Outcome.STALLED: "The sampler stopped making progress or its checks disagree: do not trust a number here.",
+    Outcome.BELOW_FLOOR: "No violation was found; p is below the floor if no region was missed. This is not a proof.",
+    Outcome.STALLED: "The methods stopped making progress or contradict each other: do not trust a number here.",
     Outcome.OUT_OF_BUDGET: "The budget ran out before a violation was found; only an upper bound is known.",
 }
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A confidence interval for log p (natural logarithm)."""
-
-    confidence: float
-    low: float
-    high: float
-
-    def __contains__(self, log_prob: float) -> bool:
-        return self.low <= log_prob <= self.high
-
-
-@dataclass(frozen=True)
-class Witnesses:
-    """Inputs that violate the property, scored again in the network's own precision."""
-
-    inputs: Tensor  # (n, *event)
-    scores: Tensor  # (n,), all >= 0
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def save(self, path: str | Path) -> None:
-        """Write `inputs` and `scores` to a .npz file."""
-        np.savez_compressed(path, inputs=self.inputs.numpy(), scores=self.scores.numpy())
-
-
-@dataclass(frozen=True)
-class MethodReport:
-    """What one method of `Auto` said and what it cost."""
-
-    method: str
-    log_prob: float
-    log_prob_std: float
-    calls: int  # evaluations + 3 x gradients
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,18 +55,16 @@ class Estimate:
     """The answer for one problem. Logarithms are natural."""
 
     outcome: Outcome
-    log_prob: float  # -inf when no violation was found
+    log_prob: float  # -inf when no violation was found; of a stalled run the best guess
     log_prob_std: float  # standard deviation of log_prob; the relative error of p while it is small
-    interval: Interval  # for log p
+    interval: Interval  # for log p; of a stalled run what independent inputs and proofs leave
     upper_bound: float  # one-sided bound on log p at the interval's confidence
     evaluations: int  # of the network
     gradients: int
     seconds: float  # since the batch began, so problems of a batch share them
-    levels: tuple[float, ...] = ()  # of the first island of splitting
-    acceptance: tuple[float, ...] = ()  # mean acceptance of the kernel at each level
-    witnesses: Witnesses = field(default_factory=lambda: Witnesses(torch.zeros(0), torch.zeros(0)), repr=False)
+    evidence: tuple[Evidence, ...] = ()  # what each method has learnt
+    witnesses: Witnesses = field(default_factory=no_witnesses, repr=False)  # replayed
     notes: tuple[str, ...] = ()  # what a careful reader should know about this number
-    methods: tuple[MethodReport, ...] = ()  # what each method said
     provenance: dict[str, Any] = field(default_factory=dict)  # seed, settings, device, versions
     name: str = ""
 
@@ -119,20 +78,38 @@ class Estimate:
         """Cost in network calls, a gradient counted as three."""
         return self.evaluations + 3 * self.gradients
 
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Of the first island of splitting."""
+        return self._climb().levels if self._climb() else ()
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        """Mean acceptance of the kernel at each level."""
+        return self._climb().acceptance if self._climb() else ()
+
+    def _climb(self) -> Any:
+        return next((e for e in self.evidence if isinstance(e, Number | Levels) and e.levels), None)
+
     def __str__(self) -> str:
         name = f"{self.name}: " if self.name else ""
-        cost = f"{self.calls:,} calls, {self.seconds:.1f} s"
+        cost = f"({self.calls:,} calls, {self.seconds:.1f} s)"
+        if self.outcome is Outcome.VIOLATED:
+            return f"{name}{self._number()}, log p = {self.log_prob:.2f} ± {self.log_prob_std:.2f} {cost}"
         if self.outcome is Outcome.PROVED_SAFE:
-            return f"{name}proved safe ({cost})"
-        if self.log_prob == -math.inf:
-            bound = f"p <= {scientific(self.upper_bound)} at {self.interval.confidence:.0%}"
-            return f"{name}{self.outcome.value}, {bound} ({cost})"
+            return f"{name}proved safe {cost}"
+        if self.outcome is Outcome.STALLED:
+            guess = f"; a guess: p = {scientific(self.log_prob)}" if self.log_prob > -math.inf else ""
+            return f"{name}stalled: do not trust a number here, {self._bound()}{guess} {cost}"
+        return f"{name}{self.outcome.value}, {self._bound()} {cost}"
+
+    def _number(self) -> str:
         low, high = scientific(self.interval.low), scientific(self.interval.high)
-        trust = "" if self.outcome.trusted else f" [{self.outcome.value}: do not trust]"
-        return (
-            f"{name}p = {scientific(self.log_prob)}, {self.interval.confidence:.0%} in [{low}, {high}], "
-            f"log p = {self.log_prob:.2f} ± {self.log_prob_std:.2f} ({cost}){trust}"
-        )
+        return f"p = {scientific(self.log_prob)}, {self.interval.confidence:.0%} in [{low}, {high}]"
+
+    def _bound(self) -> str:
+        supposed = " if no region was missed" if self.outcome is Outcome.BELOW_FLOOR else ""
+        return f"p <= {scientific(self.upper_bound)} at {self.interval.confidence:.0%}{supposed}"
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Label and value of each line of the table."""
@@ -140,24 +117,20 @@ class Estimate:
             yield "problem", self.name
         yield "outcome", self.outcome.value
         yield "", self.outcome.sentence
-        if self.log_prob > -math.inf:
+        if self.outcome is Outcome.VIOLATED:
             yield "probability", scientific(self.log_prob)
             low, high = scientific(self.interval.low), scientific(self.interval.high)
             yield f"{self.interval.confidence:.0%} interval", f"{low} to {high}"
             yield "log p", f"{self.log_prob:.3f} ± {self.log_prob_std:.3f}"
         elif self.outcome is not Outcome.PROVED_SAFE:
-            yield f"upper bound ({self.interval.confidence:.0%})", f"p <= {scientific(self.upper_bound)}"
+            yield f"upper bound ({self.interval.confidence:.0%})", self._bound()
         yield "witnesses", str(len(self.witnesses))
         yield "network calls", f"{self.calls:,} ({self.evaluations:,} evaluations, {self.gradients:,} gradients)"
         yield "seconds", f"{self.seconds:.2f}"
-        for report in self.methods:
-            value = (
-                f"{report.log_prob:.2f} ± {report.log_prob_std:.2f}"
-                if math.isfinite(report.log_prob)
-                else "no estimate"
-            )
-            note = f"; {report.note}" if report.note else ""
-            yield f"by {report.method}", f"log p {value}, {report.calls:,} calls{note}"
+        for record in self.evidence:
+            note = f"; {record.note}" if isinstance(record, Number) and record.note else ""
+            cost = f", {record.calls:,} calls" if record.calls else ""
+            yield f"by {record.method}", f"{record.sentence}{cost}{note}"
         for note in self.notes:
             yield "note", note
 
@@ -179,9 +152,10 @@ class Estimate:
         """Everything but the witnesses' values (those go to .npz), with a schema version."""
         content = {"schema": SCHEMA, **{k: v for k, v in self.__dict__.items() if k != "witnesses"}}
         content["outcome"], content["sentence"] = self.outcome.value, self.outcome.sentence
-        content["interval"], content["methods"] = asdict(self.interval), [asdict(m) for m in self.methods]
+        content["interval"] = asdict(self.interval)
+        content["evidence"] = [records.to_data(record) for record in self.evidence]
         content["prob"], content["witnesses"] = self.prob, len(self.witnesses)
-        return json.dumps(_plain(content), indent=2, allow_nan=False)
+        return json.dumps(plain(content), indent=2, allow_nan=False)
 
     def save(self, path: str | Path, witnesses: str | Path | None = None) -> None:
         """Write the JSON, and the witnesses beside it when a second path is given."""
@@ -200,20 +174,15 @@ class Estimate:
                 )
             return cls(
                 outcome=Outcome(data["outcome"]),
-                log_prob=_number(data["log_prob"]),
-                log_prob_std=_number(data["log_prob_std"]),
-                upper_bound=_number(data["upper_bound"]),
-                seconds=_number(data["seconds"]),
-                interval=Interval(**{k: _number(v) for k, v in data["interval"].items()}),
+                log_prob=float(data["log_prob"]),
+                log_prob_std=float(data["log_prob_std"]),
+                upper_bound=float(data["upper_bound"]),
+                seconds=float(data["seconds"]),
+                interval=Interval(**{k: float(v) for k, v in data["interval"].items()}),
                 evaluations=int(data["evaluations"]),
                 gradients=int(data["gradients"]),
-                levels=tuple(_number(v) for v in data["levels"]),
-                acceptance=tuple(_number(v) for v in data["acceptance"]),
+                evidence=tuple(records.from_data(record) for record in data["evidence"]),
                 notes=tuple(data["notes"]),
-                methods=tuple(
-                    MethodReport(m["method"], _number(m["log_prob"]), _number(m["log_prob_std"]), m["calls"], m["note"])
-                    for m in data["methods"]
-                ),
                 provenance=data["provenance"],
                 name=data["name"],
             )
@@ -252,16 +221,12 @@ def in_words(estimate: Estimate) -> str:
     return f"1 in {once / 1000**power:g}{names[power]}"
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no infinities: they become strings, and _number reads them back."""
+def plain(value: Any) -> Any:
+    """As JSON can hold it: it has no infinities, which become strings that `float` reads back."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value
-
-
-def _number(value: Any) -> float:
-    return float(value)

@@ -1,44 +1,149 @@
-"""The default: a pilot, the cheapest suitable method, and a referee that must agree before a number is believed."""
+"""`Auto`: a list of steps, each taken where what is known so far does not answer the question yet."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.problem import Batch
+from rarely.core.evidence import COUNTS, SPLITTING, Bracket, Evidence, Found, Levels, Number, pooled
 from rarely.core.rng import Rng
-from rarely.methods.base import Budget, Progress, Run, make_estimate
+from rarely.core.thresholds import (
+    BRACKETED,
+    CHANCE,
+    COMMON,
+    COUNTED_SHARE,
+    FEW_DIMENSIONS,
+    FITTED,
+    LARGEST,
+    LOG_FLOOR,
+    PILOT,
+    REFEREE_ERROR,
+    SEARCHED,
+    VAGUE,
+)
+from rarely.methods.attack import Attack
+from rarely.methods.base import Estimator, Progress, Run
+from rarely.methods.counting import Counting
 from rarely.methods.importance import ImportanceSampling
-from rarely.methods.islands import Island, combine
-from rarely.methods.line_sampling import Answer, LineSampling
+from rarely.methods.islands import evidence_of
+from rarely.methods.line_sampling import LineSampling
 from rarely.methods.monte_carlo import MonteCarlo
-from rarely.methods.splitting import LOG_FLOOR, Splitting
+from rarely.methods.proofs import Brackets, Proofs
+from rarely.methods.splitting import Splitting
 from rarely.methods.unseen import unseen_share
-from rarely.questions.result import Estimate, MethodReport, Outcome
+from rarely.questions.conclude import Belief, believe
+from rarely.questions.result import Outcome
 
-_PILOT = 1000  # independent inputs drawn first
-_COMMON = 0.004  # probability from which plain Monte Carlo is cheaper than anything else
-_LOW_DIMENSION = 8  # up to here a mixture fitted to the survivors of splitting makes a good proposal
-_UNSEEN = 0.1  # share of violating particles that a method may not have seen
-_SIGMAS = 3.0
-_APART = 4.0  # standard deviations, known from eight islands, between two splitting runs that are not believed
-_CHANCE = 500_000  # inputs that plain Monte Carlo may draw where splitting has nothing to climb
-_MAX_FACTOR = 128  # times the referee's size that a larger splitting run may take
+Work = Generator[Progress, None, None]
+_CLIMBS = (Attack(64, 16, 10), *(Attack(1000, 64, 40),) * 4, *(Attack(4000, 256, 60),) * 5)
+_CLIMBED = 0.4  # share of the seconds left that they may take
+_WALKERS = 500  # particles of an island of the random walk, which mixes less
+_ENDLESS = 100_000_000  # inputs: what a count that is not rare may take
+
+
+class Goal(Protocol):
+    """What is asked."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the steps to take, in turn."""
+        ...
+
+    @property
+    def draws(self) -> int:
+        """Independent inputs that could answer it on their own; 0 where that depends on what is found."""
+        ...
+
+    def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        """What of new evidence counts for this question."""
+        ...
+
+    def reached(self, case: Case) -> bool:
+        """Whether no step has to follow."""
+        ...
+
+
+@dataclass
+class Case:
+    """One problem: what is known of it."""
+
+    row: int
+    evidence: list[Evidence]
+    points: Tensor | None = None  # violating points (n, d) of z-space in which populations ended
+    cost: int = 0  # calls of the referee
+    _believed: tuple[int, Belief] | None = field(default=None, repr=False)
+
+    @property
+    def belief(self) -> Belief:
+        if self._believed is None or self._believed[0] != len(self.evidence):
+            self._believed = len(self.evidence), believe(self.evidence)
+        return self._believed[1]
+
+    @property
+    def witnessed(self) -> bool:
+        return any(isinstance(e, Found) and len(e.witnesses) for e in self.evidence)
+
+    @property
+    def split(self) -> Number | Levels | None:
+        """The last word of splitting."""
+        said = [e for e in self.evidence if isinstance(e, Levels) or (isinstance(e, Number) and e.family == SPLITTING)]
+        return said[-1] if said else None
+
+
+STEPS = (
+    "attack", "proof", "draws", "count", "splitting", "importance sampling", "line sampling", "larger splitting",
+    "more draws", "longer proof", "counting between bounds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The goal of `estimate`: a number to this error that does not rest on splitting alone.
+
+    Islands that all lose a region agree, too.
+    """
+
+    target_error: float
+    order: tuple[str, ...] = STEPS
+    draws: int = 0
+
+    def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        return list(evidence)
+
+    def reached(self, case: Case) -> bool:
+        belief = case.belief
+        if belief.outcome is Outcome.PROVED_SAFE:
+            return True
+        if belief.outcome is not Outcome.VIOLATED or belief.number is None or belief.number.family == SPLITTING:
+            return False
+        # A count goes on at one call a draw; other methods have chosen their size, and come near enough.
+        most = COUNTED_SHARE if belief.number.family == COUNTS else VAGUE
+        return belief.number.std <= most * self.target_error
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to learn, why, and for which cases."""
+
+    why: str
+    wanted: Callable[[Batch, Case, Goal], bool]
+    work: Callable[[Batch, list[Case], Goal, Rng], Work]
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Monte Carlo pilot; splitting as referee; lines (gradients) or importance sampling (low dimension) on top.
+    """The default: proofs where they are cheap, plain draws, splitting as referee, and faster methods that it checks.
 
-    A common event is finished by Monte Carlo with an exact interval. Otherwise splitting runs first, on islands; its
-    violating particles start the direction search, and what the fast method did not see of them counts against it.
-    Agreement: the fast number is reported. Disagreement or no fast method: splitting at a larger size. `estimate` tries
-    a quick proof that nothing violates before all this, and a longer one where sampling found no violation.
+    `steps` says what can be done, why and when; the question asked decides the order. A step is left out where the
+    question is answered already, and the whole ends when calls or seconds do. Who is believed is decided in
+    `questions/conclude.py` and nowhere else.
     """
 
     target_error: float = 0.1  # standard deviation of log p to aim for
@@ -56,240 +161,242 @@ class Auto:
         if self.proof_boxes is not None and self.proof_boxes < 0:
             raise InputError(f"proof_boxes must not be negative, got {self.proof_boxes}")
 
-    def run(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
-        results: list[Estimate | None] = [None] * len(batch)
-        rare = yield from self._common(batch, rng, confidence, budget, results)
-        if len(rare):
-            part = batch.take(rare)
-            estimates = yield from self._rare(part, rng, confidence, budget)
-            for row, found in zip(rare.tolist(), estimates, strict=True):
-                results[row] = found
-        return [result for result in results if result is not None]
+    @property
+    def at_once(self) -> int:
+        return self.particles * self.islands
 
-    def _common(
-        self, batch: Batch, rng: Rng, confidence: float, budget: Budget, results: list[Estimate | None]
-    ) -> Generator[Progress, None, Tensor]:
-        """Finish common events by Monte Carlo; return the rows of the others."""
-        drawn = self._pilot(budget)
-        hits = (batch.score(batch.sample(drawn, rng)) >= 0).sum(1)
-        common = (hits >= max(2.0, _COMMON * drawn)).cpu()
-        rows = common.nonzero().squeeze(1)
-        if len(rows):
-            samples = budget.max_evaluations or 100_000_000
-            plain = MonteCarlo(samples=samples, target_error=0.75 * self.target_error, chunk=2_000)
-            done = yield from plain.run(batch.take(rows), rng, confidence, budget)
-            for row, estimate in zip(rows.tolist(), done, strict=True):
-                results[row] = replace(estimate, methods=(_report("Monte Carlo", estimate, estimate.calls),))
-        return (~common).nonzero().squeeze(1)
+    def forecast(self, log_prob: float) -> float:
+        referee = Splitting(self.particles, 0.1, 1, log_p_min=self.log_p_min, islands=self.islands, keep="all")
+        return min(
+            PILOT + 2 * referee.forecast(log_prob), MonteCarlo(target_error=self.target_error).forecast(log_prob)
+        )
 
-    def _pilot(self, budget: Budget) -> int:
-        return int(max(1, min(_PILOT, budget.left(0) // 2)))
+    def run(self, batch: Batch, rng: Rng) -> Run:
+        return (yield from self.pursue(batch, rng, Precision(self.target_error)))
 
-    def _rare(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
+    def pursue(self, batch: Batch, rng: Rng, goal: Goal, known: Sequence[Evidence] = ()) -> Run:
+        """Take steps until the goal is reached. What is `known` of every problem already is not learnt again."""
+        cases = [Case(row, goal.admitted(known)) for row in range(len(batch))]
+        for name in goal.order:
+            step = self.steps[name]
+            todo = [case for case in cases if not goal.reached(case) and step.wanted(batch, case, goal)]
+            if todo and not batch.spend.late:
+                yield from step.work(batch.take(torch.tensor([case.row for case in todo])), todo, goal, rng)
+        return [case.evidence for case in cases]
+
+    @property
+    def steps(self) -> dict[str, Step]:
+        return {
+            "attack": Step("a violation saves the proof", self._provable, self._attack),
+            "proof": Step("a proof ends everything", self._unsettled, self._prove),
+            "bracket": Step("a proof that p lies on one side", self._bracketable, self._bracket),
+            "draws": Step("independent inputs bound p whatever follows", self._undrawn, self._draw),
+            "draws until decided": Step("each look at the count is free", self._undecided, self._draw_on),
+            "count": Step("a common event needs nothing else", self._common, self._count),
+            "splitting": Step("the referee: it climbs from all of p(x)", self._rare, self._split),
+            "importance sampling": Step("cheap where a mixture fits", self._few_inputs, self._weigh),
+            "line sampling": Step("cheap where gradients lead", self._smooth, self._draw_lines),
+            "larger splitting": Step("nothing faster was confirmed", self._vague, self._split_more),
+            "more draws": Step("nothing else can tell", self._lost, self._draw_more),
+            "climbs": Step("few violations escape many starts", self._unwitnessed, self._climb),
+            "longer proof": Step("no violation was found", self._never_violated, self._prove_longer),
+            "counting between bounds": Step("nothing but splitting has a number", self._open, self._count_between),
+        }
+
+    # Proofs ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _proves(self) -> bool:
+        return self.proof_seconds > 0 if self.proof_boxes is None else self.proof_boxes > 0
+
+    def _unsettled(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self._proves and batch.network.module is not None and not case.witnessed
+
+    def _provable(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self._unsettled(batch, case, goal) and _dimension(batch) <= SEARCHED
+
+    def _attack(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from _learn(Attack(), batch, cases, goal, rng)
+
+    def _prove(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from _learn(Proofs(self.proof_seconds, self.proof_boxes, quick=True), batch, cases, goal, rng)
+
+    def _bracketable(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self._proves and batch.network.module is not None and _dimension(batch) <= BRACKETED
+
+    def _bracket(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        def enough(row: int, bracket: Bracket) -> bool:
+            return goal.reached(Case(row, [*cases[row].evidence, bracket]))
+
+        yield from _learn(Brackets(self.proof_seconds, enough), batch, cases, goal, rng)
+
+    def _never_violated(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self.proof_boxes is None and self._unsettled(batch, case, goal)
+
+    def _unwitnessed(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return not case.witnessed
+
+    def _climb(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        """Attacks, each larger than the one before, for some of the time."""
+        with batch.spend.within(_CLIMBED * batch.spend.left_seconds):
+            for attack in _CLIMBS:
+                yield from _learn(attack, batch, cases, goal, rng)
+                if batch.spend.late or all(goal.reached(case) for case in cases):
+                    return
+
+    def _prove_longer(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from _learn(Attack(), batch, cases, goal, rng)
+        yield from _learn(Proofs(self.proof_seconds), batch, cases, goal, rng)
+
+    def _open(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self._proves and batch.network.module is not None
+
+    def _count_between(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from _learn(Counting(self.proof_seconds, self.proof_boxes, self.target_error), batch, cases, goal, rng)
+
+    # Independent inputs ---------------------------------------------------------------------------------------------
+
+    def _undrawn(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return pooled(case.evidence).n < PILOT
+
+    def _draw(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        left = batch.left()
+        # What cannot pay for populations, too, is best spent on more draws.
+        most = PILOT if left >= PILOT + 2 * self._size(batch) * self.islands else max(1, min(left, CHANCE))
+        yield from _learn(MonteCarlo(samples=int(most)), batch, cases, goal, rng)
+
+    def _common(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        draws = pooled(case.evidence)
+        return draws.flat or draws.hits >= max(2.0, COMMON * draws.n)
+
+    def _count(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        for flat in (True, False):  # a score of two values says nothing on the way, and chance is all there is
+            some = [case for case in cases if pooled(case.evidence).flat == flat]
+            if some:
+                yield from self._counted(_part(batch, cases, some), some, goal, rng, CHANCE if flat else _ENDLESS)
+
+    def _undecided(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return pooled(case.evidence).n < goal.draws
+
+    def _draw_on(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        """Twice as many draws at each look; the question must be one that may be looked at any time."""
+        todo = cases
+        while todo and not batch.spend.late:
+            goals = [min(goal.draws, 2 * pooled(case.evidence).n) for case in todo]
+            part, before = _part(batch, cases, todo), sum(pooled(case.evidence).n for case in todo)
+            learnt = yield from MonteCarlo(max(goals)).run(part, rng, [pooled(case.evidence) for case in todo])
+            _note(todo, learnt, goal)
+            if sum(pooled(case.evidence).n for case in todo) == before:
+                return
+            todo = [case for case in todo if not goal.reached(case) and self._undecided(batch, case, goal)]
+
+    def _lost(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """No number, or a doubtful one that plain counting can still reach."""
+        belief = case.belief
+        if belief.outcome is not Outcome.STALLED or belief.draws.n >= CHANCE:
+            return False
+        return belief.number is None or bool(belief.number.doubt) or belief.number.log_prob > math.log(20 / CHANCE)
+
+    def _draw_more(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from self._counted(batch, cases, goal, rng, CHANCE)
+
+    def _counted(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng, most: int) -> Work:
+        plain = MonteCarlo(most, target_error=COUNTED_SHARE * self.target_error, chunk=2_000)
+        learnt = yield from plain.run(batch, rng, [pooled(case.evidence) for case in cases])
+        _note(cases, learnt, goal)
+
+    # Populations ----------------------------------------------------------------------------------------------------
+
+    def _size(self, batch: Batch) -> int:
+        """Particles of an island of the referee."""
         if batch.inputs.normal_dim is None:
-            return (yield from self._without_map(batch, rng, confidence, budget))
-        referee = self._splitting(batch, 1)
-        before = batch.counter.calls()[batch.rows]
-        islands = yield from referee.populations(batch, rng, budget)
-        cases = [
-            _Case(row, group, int(c)) for row, (group, c) in enumerate(zip(islands, _spent(batch, before), strict=True))
-        ]
-        for case in cases:
-            case.split = combine(batch, case.row, case.islands, confidence, budget)
-            case.reports.append(_report("splitting", case.split, case.split_calls))
-        if batch.inputs.normal_dim <= _LOW_DIMENSION:
-            yield from self._by_importance(batch, cases, rng, confidence, budget)
-        # An input model may say that it is all steps: lines along no slope would spend calls and find nothing.
-        if batch.network.differentiable and getattr(batch.inputs, "smooth", True):
-            yield from self._by_lines(batch, [case for case in cases if case.chosen is None], rng, budget)
-        yield from self._by_more_splitting(batch, cases, rng, confidence, budget)
-        yield from self._by_chance(batch, cases, rng, confidence, budget)
-        return [case.estimate(batch, confidence, budget) for case in cases]
+            return max(_WALKERS, self.particles)
+        return self.particles * (FEW_DIMENSIONS if batch.inputs.normal_dim <= FITTED else 1)
 
-    def _splitting(self, batch: Batch, factor: int) -> Splitting:
-        """The referee, or `factor` times it; four times as large in few dimensions, where lost modes are the danger."""
-        low = (batch.inputs.normal_dim or 0) <= _LOW_DIMENSION
-        particles = self.particles * factor * (4 if low else 1)
-        return Splitting(particles, 0.1, 1, log_p_min=self.log_p_min, islands=self.islands, keep="all")
+    def _rare(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return not pooled(case.evidence).flat and case.split is None
 
-    def _without_map(self, batch: Batch, rng: Rng, confidence: float, budget: Budget) -> Run:
-        """No z-space: the paper's random walk is all there is."""
-        walk = Splitting(500, 0.1, "auto", log_p_min=self.log_p_min, islands=self.islands)
-        before = batch.counter.calls()[batch.rows]
-        found = yield from walk.run(batch, rng, confidence, budget)
-        spent = _spent(batch, before)
-        return [
-            replace(e, methods=(_report("splitting by random walk", e, int(c)),))
-            for e, c in zip(found, spent, strict=True)
-        ]
+    def _split(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from self._populations(batch, cases, goal, rng, 1, "splitting")
 
-    def _by_lines(self, batch: Batch, cases: list[_Case], rng: Rng, budget: Budget) -> Generator[Progress, None, None]:
-        if not cases:
-            return
-        part = batch.take(torch.tensor([case.row for case in cases]))
-        before = part.counter.calls()[part.rows]
-        starts = [case.survivors() for case in cases]
-        lines = LineSampling(target_error=self.target_error)
-        answers = yield from lines.lines(part, starts, rng, budget)
-        unseen = unseen_share(part, answers, starts)
-        for case, answer, share, calls in zip(cases, answers, unseen, _spent(part, before), strict=True):
-            case.lines, case.unseen = answer, share
-            case.judge(_Fast("line sampling", answer.log_prob, answer.std, answer.weakness(), int(calls)))
+    def _vague(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """Splitting has a number, and it is not good enough or contradicted."""
+        split = case.split
+        if not isinstance(split, Number) or batch.inputs.normal_dim is None:
+            return False
+        return case.belief.outcome is Outcome.STALLED or split.std > COUNTED_SHARE * self.target_error
 
-    def _by_importance(
-        self, batch: Batch, cases: list[_Case], rng: Rng, confidence: float, budget: Budget
-    ) -> Generator[Progress, None, None]:
-        before = batch.counter.calls()[batch.rows]
-        sampler = ImportanceSampling(target_error=self.target_error)
-        starts = [case.survivors() for case in cases]
-        found = yield from sampler.weigh(batch, starts, rng, confidence, budget)
-        for case, estimate, calls in zip(cases, found, _spent(batch, before), strict=True):
-            case.weighted = estimate
-            weakness = None if estimate.outcome.trusted else "its weights are unreliable"
-            fast = _Fast("importance sampling", estimate.log_prob, estimate.log_prob_std, weakness, int(calls))
-            case.judge(fast)
+    def _split_more(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        """Splitting at the size that the target asks for, problems of one size together."""
+        factors = [self._factor(batch.spend.left(batch.rows[i : i + 1]), case) for i, case in enumerate(cases)]
+        for factor in sorted(set(factors) - {0}):
+            some = [case for case, own in zip(cases, factors, strict=True) if own == factor]
+            yield from self._populations(_part(batch, cases, some), some, goal, rng, factor, "larger splitting")
 
-    def _by_more_splitting(
-        self, batch: Batch, cases: list[_Case], rng: Rng, confidence: float, budget: Budget
-    ) -> Generator[Progress, None, None]:
-        """Where nothing faster was confirmed: splitting at the size that the target asks for."""
-        todo = [case for case in cases if case.needs_more(self.target_error)]
-        spent = batch.counter.calls()[batch.rows].tolist()
-        factors = [case.factor(self.target_error, budget.left(spent[case.row])) for case in todo]
-        for factor in sorted(set(factors)):
-            group = [case for case, own in zip(todo, factors, strict=True) if own == factor]
-            if factor < 1:
-                continue
-            part = batch.take(torch.tensor([case.row for case in group]))
-            larger = self._splitting(part, factor)
-            before = part.counter.calls()[part.rows]
-            islands = yield from larger.populations(part, rng, budget)
-            for row, (case, more, calls) in enumerate(zip(group, islands, _spent(part, before), strict=True)):
-                case.add(combine(part, row, more, confidence, budget), int(calls))
-
-    def _by_chance(
-        self, batch: Batch, cases: list[_Case], rng: Rng, confidence: float, budget: Budget
-    ) -> Generator[Progress, None, None]:
-        """Where scores say nothing (a plateau) before the event is rare, plain Monte Carlo is all that is left."""
-        todo = [case for case in cases if case.lost()]
-        if not todo:
-            return
-        part = batch.take(torch.tensor([case.row for case in todo]))
-        before = part.counter.calls()[part.rows]
-        plain = MonteCarlo(samples=_CHANCE, hits=math.ceil(1 / (0.75 * self.target_error) ** 2))
-        found = yield from plain.run(part, rng, confidence, budget)
-        for case, estimate, calls in zip(todo, found, _spent(part, before), strict=True):
-            case.reports.append(_report("Monte Carlo", estimate, int(calls)))
-            if int(calls):
-                case.split = estimate
-
-
-@dataclass(frozen=True)
-class _Fast:
-    """What a fast method says, before the referee has looked at it."""
-
-    name: str
-    log_prob: float
-    std: float
-    weakness: str | None
-    calls: int
-
-
-@dataclass
-class _Case:
-    """One rare problem: what each method said."""
-
-    row: int
-    islands: list[Island]
-    split_calls: int
-    split: Estimate | None = None
-    lines: Answer | None = None
-    weighted: Estimate | None = None
-    unseen: float = 0.0
-    chosen: str | None = None  # the fast method that the referee confirmed
-    notes: list[str] = field(default_factory=list)
-    reports: list[MethodReport] = field(default_factory=list)
-
-    def survivors(self) -> Tensor | None:
-        found = [i.survivors[:50] for i in self.islands if i.survivors is not None and len(i.survivors)]
-        return torch.cat(found) if found else None
-
-    def judge(self, fast: _Fast) -> None:
-        """Does the referee confirm the fast method?"""
-        split, log_prob, std = self.split, fast.log_prob, fast.std
-        assert split is not None
-        note = f"{self.unseen:.0%} of the referee's violations unseen" if self.unseen else ""
-        self.reports.append(MethodReport(fast.name, log_prob, std, fast.calls, note))
-        if not math.isfinite(split.log_prob):
-            reason: str | None = "splitting found no violation to confirm it"
-        elif fast.weakness is not None:
-            reason = fast.weakness
-        elif self.unseen > _UNSEEN:
-            reason = f"it did not see {self.unseen:.0%} of the violations that splitting found"
-        elif split.log_prob - log_prob > _SIGMAS * math.hypot(std, split.log_prob_std) + 0.05:
-            # Only from below: each method's mean is at most p (lines miss regions, islands lose them), so by Markov's
-            # inequality the larger of two consistent numbers is the one to believe.
-            reason = f"splitting says log p = {split.log_prob:.2f} ± {split.log_prob_std:.2f}, it says {log_prob:.2f}"
-        else:
-            reason = None
-        if reason is not None:
-            self.notes.append(f"{fast.name} was not used: {reason}")
-            return
-        self.chosen = fast.name
-
-    def needs_more(self, target: float) -> bool:
-        assert self.split is not None
-        return self.chosen is None and math.isfinite(self.split.log_prob) and self.split.log_prob_std > 0.75 * target
-
-    def factor(self, target: float, left: float) -> int:
+    def _factor(self, left: float, case: Case) -> int:
         """How many times the referee's size, from its own spread, rounded to a power of two so that problems batch."""
-        assert self.split is not None
-        wanted = min((self.split.log_prob_std / (0.75 * target)) ** 2, float(_MAX_FACTOR))
-        affordable = left / max(1, self.split_calls)
+        split = case.split
+        assert isinstance(split, Number)
+        # To decide between itself and a faster method it need not be as exact as to answer on its own.
+        rival = any(isinstance(e, Number) and e.family != SPLITTING and not e.doubt for e in case.evidence)
+        error = REFEREE_ERROR if rival else COUNTED_SHARE * self.target_error
+        wanted = min((split.std / error) ** 2, float(LARGEST))
+        affordable = left / max(1, case.cost)
         power = math.floor(math.log2(max(min(2.0 ** round(math.log2(max(wanted, 2.0))), affordable), 0.5)))
         return int(2.0**power)
 
-    def lost(self) -> bool:
-        """Splitting stopped where Monte Carlo can still go."""
-        split = self.split
-        assert split is not None
-        stalled = self.chosen is None and split.outcome is Outcome.STALLED
-        return stalled and (split.upper_bound > math.log(20 / _CHANCE) or split.log_prob > math.log(20 / _CHANCE))
+    def _populations(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng, factor: int, method: str) -> Work:
+        walks, size = batch.inputs.normal_dim is None, self._size(batch) * factor
+        splitting = Splitting(size, 0.1, 1, log_p_min=self.log_p_min, islands=self.islands, keep="all")
+        if walks:  # no z-space: the paper's random walk is all there is
+            splitting = replace(splitting, steps="auto", keep="last")
+        before = batch.calls()
+        islands = yield from splitting.populations(batch, rng)
+        for case, group, calls in zip(cases, islands, (batch.calls() - before).tolist(), strict=True):
+            case.evidence += goal.admitted(evidence_of(group, method, calls))
+            found = [i.survivors[:50] for i in group if i.survivors is not None and len(i.survivors)]
+            if factor == 1:
+                case.cost, case.points = calls, torch.cat(found) if found and not walks else None
 
-    def add(self, larger: Estimate, calls: int) -> None:
-        self.reports.append(_report("larger splitting", larger, calls))
-        smaller = self.split
-        assert smaller is not None
-        if math.isfinite(larger.log_prob) and math.isfinite(smaller.log_prob):
-            apart = abs(larger.log_prob - smaller.log_prob)
-            if apart > _APART * math.hypot(larger.log_prob_std, smaller.log_prob_std) + 0.1:
-                # Rare islands carry the mean, and no spread among the others says how many are still missing.
-                note = f"two splitting runs disagree: log p = {smaller.log_prob:.2f} and {larger.log_prob:.2f}"
-                larger = replace(larger, outcome=Outcome.STALLED, notes=(*larger.notes, note))
-        if math.isfinite(larger.log_prob) or not larger.outcome.trusted:
-            self.split = larger
+    # Faster methods -------------------------------------------------------------------------------------------------
 
-    def estimate(self, batch: Batch, confidence: float, budget: Budget) -> Estimate:
-        assert self.split is not None
-        result = self.split
-        if self.chosen == "line sampling" and self.lines is not None:
-            result = self.lines.estimate(batch, self.row, confidence, budget)
-            result = replace(result, levels=self.split.levels, acceptance=self.split.acceptance, notes=())
-        elif self.chosen == "importance sampling" and self.weighted is not None:
-            result = replace(self.weighted, levels=self.split.levels, acceptance=self.split.acceptance)
-        current = make_estimate(
-            batch, self.row, budget, confidence, result.outcome, result.log_prob, result.log_prob_std,
-            result.interval.low, result.interval.high, result.upper_bound, result.witnesses, result.levels,
-            result.acceptance, (*result.notes, *self.notes),
-        )  # fmt: skip
-        return replace(current, methods=tuple(self.reports))
+    def _few_inputs(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return (batch.inputs.normal_dim or math.inf) <= FITTED and case.points is not None
 
+    def _weigh(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        sampler = ImportanceSampling(target_error=self.target_error)
+        learnt = yield from sampler.weigh(batch, [case.points for case in cases], rng)
+        _note(cases, learnt, goal)
 
-def _spent(batch: Batch, before: Tensor) -> list[int]:
-    spent: list[int] = (batch.counter.calls()[batch.rows] - before).tolist()
-    return spent
+    def _smooth(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        # An input model may say that it is all steps: lines along no slope would spend calls and find nothing.
+        smooth = batch.network.differentiable and getattr(batch.inputs, "smooth", True)
+        return smooth and batch.inputs.normal_dim is not None and case.split is not None
+
+    def _draw_lines(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        before, starts = batch.calls(), [case.points for case in cases]
+        regions = yield from LineSampling(target_error=self.target_error).lines(batch, starts, rng)
+        unseen = unseen_share(batch, regions, starts)
+        spent = (batch.calls() - before).tolist()
+        learnt = [region.evidence(*two) for region, *two in zip(regions, spent, unseen, strict=True)]
+        _note(cases, learnt, goal)
 
 
-def _report(method: str, estimate: Estimate, calls: int) -> MethodReport:
-    note = "" if estimate.outcome is Outcome.VIOLATED else estimate.outcome.value
-    return MethodReport(method, estimate.log_prob, estimate.log_prob_std, calls, note)
+def _dimension(batch: Batch) -> int:
+    return math.prod(batch.inputs.event_shape)
+
+
+def _learn(method: Estimator, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+    learnt = yield from method.run(batch, rng)
+    _note(cases, learnt, goal)
+
+
+def _note(cases: Sequence[Case], learnt: Sequence[Sequence[Evidence]], goal: Goal) -> None:
+    for case, evidence in zip(cases, learnt, strict=True):
+        case.evidence += goal.admitted(evidence)
+
+
+def _part(batch: Batch, cases: Sequence[Case], some: Sequence[Case]) -> Batch:
+    """The rows of some of the cases of a batch."""
+    place = {id(case): i for i, case in enumerate(cases)}
+    return batch.take(torch.tensor([place[id(case)] for case in some]))

@@ -33,7 +33,7 @@ STANDINGS = {
 FIELDS = (
     "key", "name", "network", "item", "label", "norm", "radius", "replicate", "standing", "log_prob", "std", "low",
     "high", "upper", "confidence", "evaluations", "gradients", "seconds", "attempts", "reason", "levels", "acceptance",
-    "methods", "notes",
+    "evidence", "notes",
 )  # fmt: skip
 MAX_ROWS = 20_000  # more would make a page that browsers open slowly
 _WORST = 6  # cards on the page
@@ -168,9 +168,9 @@ def _row(record: Record, stands: str) -> str:
     known = flat(record)
     known.update(standing=stands, std=known["log_prob_std"], upper=known["upper_bound"])
     if (e := record.estimate) is not None:
-        methods = [(m.method, m.log_prob, m.log_prob_std, m.calls, m.note) for m in e.methods]
+        evidence = [(record.method, record.sentence, record.calls) for record in e.evidence]
         known.update(
-            confidence=e.interval.confidence, levels=e.levels, acceptance=e.acceptance, methods=methods, notes=e.notes
+            confidence=e.interval.confidence, levels=e.levels, acceptance=e.acceptance, evidence=evidence, notes=e.notes
         )
     values = [_plain(known.get(name)) for name in FIELDS]
     return str(htmlsafe_json_dumps(values, separators=(",", ":"), allow_nan=False))

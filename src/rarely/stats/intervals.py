@@ -1,4 +1,4 @@
-"""Exact and approximate confidence intervals, in pure Python (no scipy in the core)."""
+"""Exact intervals for counts, and the quantiles behind approximate ones, in pure Python (no scipy in the core)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _solve(increasing: Callable[[float], float], target: float, low: float, high: float) -> float:
-    for _ in range(200):
+    while high - low > 1e-13 * (1 + abs(low)):
         mid = 0.5 * (low + high)
+        if not low < mid < high:
+            break
         low, high = (mid, high) if increasing(mid) < target else (low, mid)
     return 0.5 * (low + high)
 
@@ -83,60 +85,3 @@ def log_mean_exp(values: Sequence[float]) -> float:
     if top == -math.inf:
         return top
     return top + math.log(sum(math.exp(v - top) for v in values) / len(values))
-
-
-def replicate_interval(log_values: Sequence[float], confidence: float) -> tuple[float, float, float, float]:
-    """(log mean, standard deviation of it, low, high) from independent unbiased estimates of one probability.
-
-    Estimates of a product of many factors are close to lognormal, so the interval for their mean is Cox's:
-    mu + s^2/2 -+ t sqrt(s^2/n + s^4/(2(n-1))), moved to the unbiased arithmetic mean. When some replicates are zero
-    the lognormal does not apply and the interval is Student's on p itself, whose lower end may be zero.
-    """
-    n = len(log_values)
-    centre = log_mean_exp(log_values)
-    if n < 2 or centre == -math.inf:
-        return centre, math.inf, -math.inf, 0.0
-    t = student_quantile(0.5 + 0.5 * confidence, n - 1)
-    if min(log_values) == -math.inf:
-        std = _relative_error(log_values, centre)
-        low = centre + math.log1p(-t * std) if t * std < 1 else -math.inf
-        return centre, std, low, min(0.0, centre + math.log1p(t * std))
-    mean = sum(log_values) / n
-    variance = sum((v - mean) ** 2 for v in log_values) / (n - 1)
-    std = math.sqrt(variance / n + variance**2 / (2 * (n - 1)))
-    return centre, std, centre - t * std, min(0.0, centre + t * std)
-
-
-def mean_upper_bound(log_values: Sequence[float], confidence: float) -> float:
-    """One-sided bound on the log of the mean of what `log_values` estimate, by Student's t on the values themselves.
-
-    For estimates of different quantities, as of P(score > level) at levels that differ: their logs may lie far apart,
-    and Cox's interval, which takes that for noise of one lognormal, would say nothing.
-    """
-    centre = log_mean_exp(log_values)
-    if len(log_values) < 2 or centre == -math.inf:
-        return 0.0
-    t = student_quantile(confidence, len(log_values) - 1)
-    return min(0.0, centre + math.log1p(t * _relative_error(log_values, centre)))
-
-
-def _relative_error(log_values: Sequence[float], centre: float) -> float:
-    """Standard error of the mean of exp(log_values), over that mean."""
-    n = len(log_values)
-    return math.sqrt(sum((math.exp(v - centre) - 1) ** 2 for v in log_values) / (n - 1) / n)
-
-
-MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any check to notice
-
-
-def modelled_interval(log_values: Sequence[float], confidence: float) -> tuple[float, float, float, float, float]:
-    """(log mean, std, low, high, upper bound) for methods that see only what their model of the region covers.
-
-    Their replicates can agree to the last digit and still all miss a few percent of p, so `MODEL_ERROR` is added.
-    """
-    log_prob, std, low, high = replicate_interval(log_values, confidence)
-    upper = replicate_interval(log_values, 2 * confidence - 1)[3]
-    model = MODEL_ERROR * normal_quantile(0.5 + 0.5 * confidence)
-    low = log_prob - math.hypot(log_prob - low, model)
-    high, upper = (min(0.0, log_prob + math.hypot(end - log_prob, model)) for end in (high, upper))
-    return log_prob, math.hypot(std, MODEL_ERROR), low, high, upper

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from rarely.core.rng import Rng
+if TYPE_CHECKING:
+    from rarely.core.rng import Rng
 
 
 @dataclass(frozen=True)

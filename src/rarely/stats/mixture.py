@@ -1,103 +1,160 @@
-"""Fitting a normal mixture to weighted points, with a defensive component."""
+"""Normal mixtures fitted to weighted points, R of them at once, with a defensive component."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from rarely.core.rng import Rng
+if TYPE_CHECKING:
+    from rarely.core.rng import Rng
 
 _DEFENSIVE = 0.1  # share of a widened copy of the whole fit, so that no weight is large where the fit is thin
 _WIDER = 1.6  # its standard deviations over the fit's
 _SHRINK = 4.0  # pseudo-points of the pooled covariance in each component
+_POINTS = 4000  # of each fit at most
+_ROUNDS = 25  # of expectation maximisation
+_NUMBERS = 2**20  # of a step of EM at a time on a CPU: what stays in the caches is fastest
 
 
 @dataclass(frozen=True)
 class NormalMixture:
-    log_shares: Tensor  # (C,)
-    means: Tensor  # (C, d)
-    factors: Tensor  # (C, d, d) lower Cholesky
+    """R mixtures of C components in d dimensions."""
+
+    log_shares: Tensor  # (R, C), -inf for a component that a row does not have
+    means: Tensor  # (R, C, d)
+    factors: Tensor  # (R, C, d, d) lower Cholesky
+
+    def rows(self, index: Tensor) -> NormalMixture:
+        return NormalMixture(self.log_shares[index], self.means[index], self.factors[index])
+
+    def updated(self, index: Tensor, new: NormalMixture) -> NormalMixture:
+        """With the rows at `index` replaced; the narrower of both is padded."""
+        most = max(self.log_shares.shape[1], new.log_shares.shape[1])
+        old, fresh = self._padded(most), new._padded(most)
+        merged = (getattr(old, f.name).clone().index_copy_(0, index, getattr(fresh, f.name)) for f in fields(self))
+        return NormalMixture(*merged)
+
+    def _padded(self, components: int) -> NormalMixture:
+        more = components - self.log_shares.shape[1]
+        if not more:
+            return self
+        shares = torch.nn.functional.pad(self.log_shares, (0, more), value=-torch.inf)
+        copies = (
+            torch.cat([part, part[:, :1].expand(-1, more, *part.shape[2:])], 1) for part in (self.means, self.factors)
+        )
+        return NormalMixture(shares, *copies)
 
     def sample(self, n: int, rng: Rng) -> Tensor:
-        edges = torch.cumsum(self.log_shares.exp(), 0)
-        which = torch.searchsorted(edges, rng.uniform((n,), edges.dtype)).clamp_max(len(edges) - 1)
-        noise = rng.normal((n, self.means.shape[1]), self.means.dtype)
-        return self.means[which] + (self.factors[which] @ noise.unsqueeze(-1)).squeeze(-1)
+        """(R, n, d)."""
+        r, _, d = self.means.shape
+        edges = torch.cumsum(self.log_shares.exp(), 1)
+        u = rng.uniform((r, n), edges.dtype) * edges[:, -1:]
+        which = torch.searchsorted(edges, u).clamp_max(edges.shape[1] - 1)
+        noise = rng.normal((r, n, d), self.means.dtype)
+        row = torch.arange(r, device=which.device).unsqueeze(1)
+        return self.means[row, which] + (self.factors[row, which] @ noise.unsqueeze(-1)).squeeze(-1)
 
-    def joined(self, centres: Tensor, share: float) -> NormalMixture:
-        """With standard normals at `centres` (n, d), which take `share` of the whole."""
-        n, d = centres.shape
-        if n == 0:
-            return self
-        eye = torch.eye(d, dtype=centres.dtype, device=centres.device).expand(n, d, d)
-        even = self.log_shares.new_full((n,), math.log(share / n))
+    def joined(self, centres: Tensor, there: Tensor, share: float) -> NormalMixture:
+        """With standard normals at those of `centres` (R, m, d) that are `there` (R, m): `share` of each row."""
+        r, m, d = centres.shape
+        count = there.sum(1, keepdim=True)
+        eye = torch.eye(d, dtype=centres.dtype, device=centres.device).expand(r, m, d, d)
+        even = torch.where(there, math.log(share) - count.clamp_min(1).to(centres.dtype).log(), -torch.inf)
+        less = torch.where(count > 0, math.log1p(-share), 0.0)
         return NormalMixture(
-            torch.cat([self.log_shares + math.log1p(-share), even]),
-            torch.cat([self.means, centres]),
-            torch.cat([self.factors, eye]),
+            torch.cat([self.log_shares + less, even], 1),
+            torch.cat([self.means, centres], 1),
+            torch.cat([self.factors, eye], 1),
         )
 
     def log_density(self, v: Tensor) -> Tensor:
-        """(n,) in float64."""
-        offset = v.unsqueeze(0).double() - self.means.unsqueeze(1).double()  # (C, n, d)
-        white = torch.linalg.solve_triangular(self.factors.double(), offset.mT, upper=False)
-        log_det = self.factors.double().diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        d = v.shape[1]
-        each = -0.5 * white.square().sum(1) - log_det.unsqueeze(1) - 0.5 * d * math.log(2 * math.pi)
-        return torch.logsumexp(each + self.log_shares.double().unsqueeze(1), 0)
+        """Of points (R, n, d): (R, n) in float64."""
+        return torch.logsumexp(self._by_component(v), 1)
+
+    def _by_component(self, v: Tensor) -> Tensor:
+        """Log-density of each component times its share, (R, C, n)."""
+        d = v.shape[2]
+        factors = self.factors.double()
+        eye = torch.eye(d, dtype=torch.float64, device=v.device).expand_as(factors)
+        inverse = torch.linalg.solve_triangular(factors, eye, upper=False)
+        # L^-1 (v - m) = L^-1 v - L^-1 m, as two products of matrices.
+        white = inverse @ v.double().mT.unsqueeze(1) - inverse @ self.means.double().unsqueeze(-1)
+        log_det = factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        constant: Tensor = self.log_shares.double() - log_det - 0.5 * d * math.log(2 * math.pi)
+        weighed: Tensor = constant.unsqueeze(2) - 0.5 * white.square().sum(2)
+        return weighed
 
 
-def fit_mixture(points: Tensor, log_w: Tensor | None, rng: Rng, components: int = 4, rounds: int = 25) -> NormalMixture:
-    """EM from points (n, d) chosen far apart, covariances shrunk towards the pooled one."""
-    v = points.double()
-    n, d = v.shape
-    w = torch.full((n,), 1 / n, dtype=torch.float64, device=v.device)
-    if log_w is not None:
-        w = torch.softmax(log_w.double().clamp_max(float(log_w.double().quantile(0.999))), 0)
-    c = max(1, min(components, n // (2 * d + 2)))
-    centre = (w.unsqueeze(1) * v).sum(0)
-    pooled = _covariance(v - centre, w) + 1e-4 * torch.eye(d, dtype=v.dtype, device=v.device)
-    means = _far_apart(v, pooled, c)
-    covariances, shares = pooled.expand(c, d, d).clone(), torch.full((c,), 1 / c, dtype=v.dtype, device=v.device)
-    for _ in range(rounds):
+def fit_mixture(points: Tensor, log_w: Tensor, components: int) -> NormalMixture:
+    """EM from points (R, n, d) chosen far apart, covariances shrunk towards the pooled one.
+
+    `log_w` (R, n) weighs them; -inf marks padding. The first `_POINTS` that count are used.
+    """
+    n = min(points.shape[1], _POINTS)
+    chosen = torch.argsort(torch.isneginf(log_w), dim=1, stable=True)[:, :n]
+    v = points.gather(1, chosen.unsqueeze(2).expand(-1, -1, points.shape[2])).double()
+    w = log_w.gather(1, chosen).double()
+    size = max(1, _NUMBERS // (components * n * v.shape[2])) if v.device.type == "cpu" else len(v)
+    parts = [_fit(*part, components) for part in zip(torch.split(v, size), torch.split(w, size), strict=True)]
+    whole = (torch.cat([getattr(part, f.name) for part in parts]).to(points.dtype) for f in fields(NormalMixture))
+    return NormalMixture(*whole)
+
+
+def _fit(v: Tensor, log_w: Tensor, components: int) -> NormalMixture:
+    r, n, d = v.shape
+    count = torch.isfinite(log_w).sum(1)
+    top = log_w.sort(1).values.gather(1, (n - 1 - 0.001 * (count - 1)).long().clamp(0, n - 1).unsqueeze(1))
+    w = torch.softmax(torch.minimum(log_w, top), 1)
+    own = (count // (2 * d + 2)).clamp(1, components)  # components that the points of a row can carry
+    has = torch.arange(components, device=v.device) < own.unsqueeze(1)  # (R, C)
+    nudge = 1e-4 * torch.eye(d, dtype=v.dtype, device=v.device)
+    centred = v - (w.unsqueeze(1) @ v)
+    pooled = _covariances(centred.unsqueeze(1), w.unsqueeze(1)).squeeze(1) + nudge
+    mixture = NormalMixture(
+        torch.where(has, -own.unsqueeze(1).to(v.dtype).log(), -torch.inf),
+        _far_apart(v, torch.isfinite(log_w), pooled, components),
+        torch.linalg.cholesky(pooled).unsqueeze(1).expand(r, components, d, d),
+    )
+    for _ in range(_ROUNDS):
+        duty = torch.softmax(mixture._by_component(v), 1) * w.unsqueeze(1)  # (R, C, n)
+        mass = duty.sum(2).clamp_min(1e-12)
+        shares = torch.where(has, mass, 0.0)
+        shares = shares / shares.sum(1, keepdim=True)
+        means = (duty @ v) / mass.unsqueeze(2)
+        means = torch.where(has.unsqueeze(2), means, mixture.means)
+        within = _covariances(v.unsqueeze(1) - means.unsqueeze(2), duty / mass.unsqueeze(2))
+        points = (count.unsqueeze(1) * mass).reshape(r, components, 1, 1)
+        strength = _SHRINK * (d + 1) / (_SHRINK * (d + 1) + points)
+        average = (shares.reshape(r, components, 1, 1) * within).sum(1, keepdim=True)
+        covariances = (1 - strength) * within + strength * average + nudge
+        covariances = torch.where(has.reshape(r, components, 1, 1), covariances, pooled.unsqueeze(1))
         mixture = NormalMixture(shares.log(), means, torch.linalg.cholesky(covariances))
-        duty = _responsibilities(mixture, v) * w  # (C, n)
-        mass = duty.sum(1).clamp_min(1e-12)
-        shares = mass / mass.sum()
-        means = (duty @ v) / mass.unsqueeze(1)
-        within = torch.stack([_covariance(v - means[k], duty[k] / mass[k]) for k in range(c)])
-        strength = _SHRINK * (d + 1) / (_SHRINK * (d + 1) + n * mass).reshape(-1, 1, 1)
-        average = (shares.reshape(-1, 1, 1) * within).sum(0)
-        covariances = (1 - strength) * within + strength * average
-        covariances = covariances + 1e-4 * torch.eye(d, dtype=v.dtype, device=v.device)
-    factors = torch.linalg.cholesky(covariances)
-    all_shares = torch.cat([(1 - _DEFENSIVE) * shares, _DEFENSIVE * shares]).log()
-    result = NormalMixture(all_shares, means.repeat(2, 1), torch.cat([1.1 * factors, _WIDER * factors]))
-    return NormalMixture(*(part.to(points.dtype) for part in (result.log_shares, result.means, result.factors)))
+    logs = torch.cat([mixture.log_shares + math.log1p(-_DEFENSIVE), mixture.log_shares + math.log(_DEFENSIVE)], 1)
+    return NormalMixture(
+        logs, mixture.means.repeat(1, 2, 1), torch.cat([1.1 * mixture.factors, _WIDER * mixture.factors], 1)
+    )
 
 
-def _covariance(offset: Tensor, w: Tensor) -> Tensor:
-    return (offset * w.unsqueeze(1)).T @ offset
+def _covariances(offset: Tensor, w: Tensor) -> Tensor:
+    """Of offsets (R, C, n, d) with weights (R, C, n)."""
+    return (offset * w.unsqueeze(3)).mT @ offset
 
 
-def _responsibilities(mixture: NormalMixture, v: Tensor) -> Tensor:
-    singles = [
-        NormalMixture(mixture.log_shares[k : k + 1], mixture.means[k : k + 1], mixture.factors[k : k + 1]).log_density(
-            v
-        )
-        for k in range(len(mixture.means))
-    ]
-    return torch.softmax(torch.stack(singles), 0)
-
-
-def _far_apart(v: Tensor, covariance: Tensor, c: int) -> Tensor:
-    """c points, each the farthest from those before in the metric of the covariance."""
-    white = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), v.T, upper=False).T
-    chosen = [int((white - white.mean(0)).square().sum(1).argmax())]
+def _far_apart(v: Tensor, there: Tensor, covariance: Tensor, c: int) -> Tensor:
+    """c points of each row, each the farthest from those before in the metric of the covariance, (R, c, d)."""
+    white = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), v.mT, upper=False).mT
+    row = torch.arange(len(v), device=v.device)
+    weight = there.to(v.dtype).unsqueeze(2)
+    centre = (white * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp_min(1)
+    distance = torch.where(there, (white - centre).square().sum(2), -1.0)
+    chosen = [distance.argmax(1)]
+    distance = torch.where(there, torch.inf, -1.0)
     while len(chosen) < c:
-        distance = torch.stack([(white - white[k]).square().sum(1) for k in chosen]).amin(0)
-        chosen.append(int(distance.argmax()))
-    return v[chosen]
+        last = white[row, chosen[-1]].unsqueeze(1)
+        distance = torch.minimum(distance, torch.where(there, (white - last).square().sum(2), -1.0))
+        chosen.append(distance.argmax(1))
+    return v[row.unsqueeze(1), torch.stack(chosen, 1)]

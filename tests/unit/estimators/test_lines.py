@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from rarely import Execution, Gaussian, LineSampling, Outcome, Problem, estimate
-from rarely.core.problem import Batch
+from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 from rarely.methods.line_sampling import Answer
 from rarely.methods.lines import Line, stack_lines

@@ -79,10 +79,9 @@ const build = (row) => {
       [String(i + 1), short(row.levels[i]), short(row.acceptance[i], 3)]);
     parts.push(el("h3", {}, "How the sampler climbed"), levels, behind(["level", "score", "acceptance"], lines));
   }
-  if (row.methods?.length) {
-    const lines = row.methods.map(([method, log, std, cost, note]) =>
-      [method, known(log) ? `${log.toFixed(2)} ± ${known(std) ? std.toFixed(2) : "?"}` : "no estimate", whole(cost), note]);
-    parts.push(el("h3", {}, "What each method said"), grid(["method", "log p", "calls", "note"], lines));
+  if (row.evidence?.length) {
+    const lines = row.evidence.map(([method, said, cost]) => [method, said, cost ? whole(cost) : ""]);
+    parts.push(el("h3", {}, "The evidence"), grid(["method", "what it learnt", "calls"], lines));
   }
   if (row.notes?.length) parts.push(el("h3", {}, "Notes"), el("ul", {}, ...row.notes.map((note) => el("li", {}, note))));
   parts.push(el("h3", {}, "Facts"), facts([

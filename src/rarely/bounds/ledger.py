@@ -1,20 +1,23 @@
-"""What a decision says, and the record kept while it is being made."""
+"""What a proof says, and the record kept while it is being made."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from rarely.bounds.attack import Network, replay
-from rarely.bounds.region import Region
+from rarely.bounds.region import BallRegion, Region
 from rarely.bounds.spec import Spec
+
+_REPLAYS = 20  # points that one problem's network is run on at most
+Network = Callable[[Tensor], Tensor]  # (N, *event) -> (N, ...)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Proof:
     """One problem's answer.
 
     `bound` is an upper bound on the score over the whole region (negative when proved, inf when there is none); it
@@ -27,6 +30,7 @@ class Verdict:
     witness: Tensor | None = None  # event-shaped, in the network's precision
     score: float | None = None
     reason: str = ""
+    calls: int = 0  # of the network: candidates that were replayed
 
 
 class Ledger:
@@ -35,9 +39,10 @@ class Ledger:
     def __init__(self, network: Network, dtype: torch.dtype, region: Region, spec: Spec) -> None:
         count = region.low.shape[0]
         self.network, self.dtype, self.region, self.spec = network, dtype, region, spec
-        self.verdicts: list[Verdict | None] = [None] * count
+        self.proofs: list[Proof | None] = [None] * count
         self.open = torch.ones(count, dtype=torch.bool, device=region.low.device)
         self.boxes = torch.zeros_like(self.open, dtype=torch.long)
+        self.replays = [0] * count
         # Largest upper bound on the score among sub-problems that are closed, and among those that are not.
         self.closed = torch.full_like(self.open, -torch.inf, dtype=torch.float64)
         self.pending = torch.full_like(self.closed, torch.inf)
@@ -48,22 +53,41 @@ class Ledger:
         if not bool(near.any()):
             return
         problem, x, score = problem[near], x[near], score[near]
-        order = score.argsort(descending=True)
         rows: dict[int, int] = {}
-        for i in order.tolist():
-            rows.setdefault(int(problem[i]), i)
+        for i in score.argsort(descending=True).tolist():
+            if self.replays[p := int(problem[i])] < _REPLAYS:
+                rows.setdefault(p, i)
+        if not rows:
+            return
         who = torch.tensor(list(rows), device=problem.device)
-        points, found = replay(
-            self.network, self.dtype, self.region.pick(who), self.spec.pick(who), x[list(rows.values())]
-        )
+        points, found = self._replay(who, x[list(rows.values())])
         for p, point, s in zip(rows, points, found.tolist(), strict=True):
+            self.replays[p] += 1
             if s >= 0:
                 self.open[p] = False
-                self.verdicts[p] = Verdict("violated", float("inf"), int(self.boxes[p]), point.cpu(), s)
+                calls = self.replays[p]
+                self.proofs[p] = Proof("violated", float("inf"), int(self.boxes[p]), point.cpu(), s, calls=calls)
+
+    @torch.no_grad()
+    def _replay(self, who: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """One candidate (B, *event) for each of some problems, rounded to the network's precision and truly evaluated.
+
+        Gives the rounded points and their scores (B,); a score >= 0 is a violation that anyone can repeat. A point of
+        a ball that rounding pushed out of it scores -inf.
+        """
+        region, spec = self.region.pick(who), self.spec.pick(who)
+        y = representable(x, region, self.dtype)
+        outputs = self.network(y).flatten(1).unsqueeze(1).to(torch.float64)
+        score = spec.score(outputs).squeeze(1)
+        if isinstance(region, BallRegion):
+            away = torch.linalg.vector_norm((y.double() - region.centre).flatten(1), dim=1)
+            score = torch.where(away <= region.radius, score, -torch.inf)
+        return y, score
 
     def proved(self, problem: int) -> None:
         self.open[problem] = False
-        self.verdicts[problem] = Verdict("proved", float(self.closed[problem]), int(self.boxes[problem]))
+        boxes, calls = int(self.boxes[problem]), self.replays[problem]
+        self.proofs[problem] = Proof("proved", float(self.closed[problem]), boxes, calls=calls)
 
     def count(self, problem: Tensor) -> None:
         """One more sub-problem bounded, for each entry of `problem` (N,)."""
@@ -78,9 +102,19 @@ class Ledger:
         worst = torch.full_like(self.closed, -torch.inf).scatter_reduce(0, problem, bound, "amax")
         self.pending = torch.minimum(self.pending, torch.where(worst > -torch.inf, worst, torch.inf))
 
-    def finish(self, reason: str) -> list[Verdict]:
+    def finish(self, reason: str) -> list[Proof]:
         """The answers, with `reason` for every problem still open."""
         best = torch.maximum(self.pending, self.closed).tolist()
         return [
-            v or Verdict("unknown", best[p], int(self.boxes[p]), reason=reason) for p, v in enumerate(self.verdicts)
+            proof or Proof("unknown", best[p], int(self.boxes[p]), reason=reason, calls=self.replays[p])
+            for p, proof in enumerate(self.proofs)
         ]
+
+
+def representable(x: Tensor, region: Region, dtype: torch.dtype) -> Tensor:
+    """x rounded to `dtype` without leaving the bounding box, where the box holds such a number at all."""
+    y = x.to(dtype)
+    up = torch.nextafter(y, torch.full_like(y, torch.inf))
+    down = torch.nextafter(y, torch.full_like(y, -torch.inf))
+    y = torch.where((y.double() < region.low) & (up.double() <= region.high), up, y)
+    return torch.where((y.double() > region.high) & (down.double() >= region.low), down, y)

@@ -1,0 +1,54 @@
+"""Numbers that decide who does what, in one table, each with what was measured when it was chosen.
+
+They are starting points of sizes and not of beliefs: what makes an answer one to trust is in `questions/conclude.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+# Dimensions ---------------------------------------------------------------------------------------------------------
+
+# Boxes of inputs are halved up to here and the signs of ReLUs above: ACAS Xu (5) and CollisionDetection (6) take
+# seconds by boxes and minutes by ReLUs, mnistfc (784) the other way round.
+HALVED = 20
+
+# Branch and bound over boxes is worth asking before and after sampling: the 500 CollisionDetection properties (6) take
+# 1.3 s in all; with 10 inputs single problems take the whole 10 s.
+SEARCHED = 8
+
+# A rigorous bracket on p by boxes is worth a third of the time of `certify`: 59 of 60 references with 6 inputs are
+# within a factor 2 in 2 s each, random networks with 10 inputs within one of 20 in 20 s.
+BRACKETED = 10
+
+# A normal mixture fitted to a few hundred survivors of splitting makes a good proposal: 24 calls x MSE on
+# CollisionDetection against 1,500 of splitting. Above it lines win.
+FITTED = 8
+
+# Up to here a proposal lives in all of z-space, above in a subspace of 8 gradients.
+FULL_COVARIANCE = 12
+
+# Shares of the target error that a method aims at ------------------------------------------------------------------
+
+# Larger splitting and plain counting: their std is known to 25 per cent from 8 islands, so that aiming at the target
+# itself misses it every other time.
+COUNTED_SHARE = 0.75
+
+# The second round of lines: on the six MNIST references the std of 8 replicates came out 0.7 of the spread over seeds.
+LINES_SHARE = 0.7
+
+# Importance sampling: a draw costs one call and no start-up, so half the target costs 8,000 calls where it applies.
+WEIGHTS_SHARE = 0.5
+
+# Sizes of `Auto` ----------------------------------------------------------------------------------------------------
+
+PILOT = 1000  # independent inputs drawn first: 3 % of the cost of a rare problem, and p <= 0.003 whatever follows
+COMMON = 0.004  # share of the pilot from which plain Monte Carlo is cheaper than anything else: 45,000 calls at 0.1
+CHANCE = 500_000  # inputs that plain Monte Carlo may draw where there is nothing to climb: p = 4e-5 to 0.22
+LARGEST = 128  # times the referee's size that a larger splitting run may take: 2 million calls at log p = -20
+FEW_DIMENSIONS = 4  # times as many particles of the referee up to `FITTED` dimensions, where lost modes are the danger:
+# with a quarter of it one CollisionDetection problem of 1,200 came out silently wrong (docs/benchmarks.md)
+LOG_FLOOR = math.log(1e-100)
+VAGUE = 3.0  # times the target error from which an answer is worth another method
+DRAWN = 1e-4  # thresholds from which `test` draws independent inputs before anything else: 37,000 without a violation
+REFEREE_ERROR = 0.3  # standard deviation of log p that a larger splitting run aims at where it only has to decide

@@ -1,0 +1,213 @@
+"""From evidence to belief: the one place where it is decided who is believed.
+
+A proof is believed, and bounds every number. Independent inputs assume nothing: they bound p whatever else is said.
+Methods that see only what they look at (lines, proposals) are believed when splitting or counting, which look
+elsewhere, say the same. Splitting may stand alone when its populations mix, arrive and agree with each other. A piece
+that contradicts what would be believed ends in "do not trust", with both named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rarely.core.evidence import COUNTS, SPLITTING, Bracket, Draws, Evidence, Found, Levels, Number, Searched, pooled
+from rarely.questions.result import Outcome
+from rarely.stats.statistic import Interval
+
+SURE = 0.999  # confidence at which a number and independent inputs, or a proof, must be compatible
+_BELOW, _BELOW_MORE = 3.0, 0.05  # standard deviations, and nats, by which another method may exceed a number
+_WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, from which a number has no digits
+_EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
+_FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
+_FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
+_ALONE = "no independent method has confirmed this number, which Auto does"
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What follows from the evidence about one problem."""
+
+    outcome: Outcome
+    number: Number | None  # believed where the outcome is VIOLATED; else a guess
+    draws: Draws
+    bracket: Bracket
+    levels: Levels | None
+    notes: tuple[str, ...]
+
+    @property
+    def trusted(self) -> bool:
+        return self.outcome is Outcome.VIOLATED or self.outcome is Outcome.PROVED_SAFE
+
+    def upper(self, confidence: float) -> float:
+        """One-sided bound on log p. Below the floor it supposes that no region was missed."""
+        if self.outcome is Outcome.VIOLATED and self.number is not None:
+            bound = self.number.statistic.upper(confidence)
+        elif self.outcome is Outcome.BELOW_FLOOR and self.levels is not None:
+            bound = self.levels.left.upper(confidence)
+        else:
+            bound = self.draws.statistic.upper(confidence)
+        return min(bound, self.bracket.log_upper)
+
+    def interval(self, confidence: float) -> Interval:
+        """Of the number that is believed; else what independent inputs and proofs leave."""
+        proved = self.bracket
+        if self.outcome is Outcome.VIOLATED and self.number is not None:
+            own = self.number.statistic.interval(confidence)
+        elif self.outcome is Outcome.BELOW_FLOOR:
+            own = Interval(confidence, -math.inf, self.upper(confidence))
+        else:
+            own = self.draws.statistic.interval(confidence)
+        high = min(own.high, proved.log_upper)
+        return Interval(confidence, min(high, max(own.low, proved.log_lower)), high)
+
+    def guess(self, interval: Interval) -> tuple[float, float]:
+        """log p and its standard deviation: of the number, where it lies in the interval."""
+        if self.number is None or self.outcome is Outcome.PROVED_SAFE:
+            return -math.inf, 0.0 if self.outcome is Outcome.PROVED_SAFE else math.inf
+        if self.outcome is Outcome.VIOLATED:  # a proof may cut the interval short of the number
+            return min(max(self.number.log_prob, interval.low), interval.high), self.number.std
+        return (self.number.log_prob, self.number.std) if self.number.log_prob in interval else (-math.inf, math.inf)
+
+
+def believe(evidence: Sequence[Evidence]) -> Belief:
+    """Weigh the evidence about one problem."""
+    draws, proved = pooled(evidence), _proved(evidence)
+    levels = next((e for e in reversed(evidence) if isinstance(e, Levels)), None)
+    witnessed = draws.hits > 0 or any(isinstance(e, Found) and len(e.witnesses) for e in evidence)
+    flat = _FLAT if draws.flat else ""
+
+    def belief(outcome: Outcome, number: Number | None, *notes: str) -> Belief:
+        return Belief(outcome, number, draws, proved, levels, tuple(dict.fromkeys(filter(None, (*notes, flat)))))
+
+    doubts = [e.told for e in evidence if isinstance(e, Searched) and e.doubt]
+    if proved.log_lower > proved.log_upper:
+        return belief(Outcome.STALLED, None, "two proofs contradict each other: rounding decides")
+    if proved.log_upper == -math.inf:
+        if witnessed:
+            return belief(
+                Outcome.STALLED, None, "a violation contradicts the proof that there is none: rounding decides"
+            )
+        return belief(Outcome.PROVED_SAFE, None, proved.sentence)
+    words = _last_words(evidence, draws)
+    if not words:
+        outcome, told = _without_number(witnessed, levels)
+        return belief(Outcome.STALLED if doubts else outcome, None, told, *doubts)
+    chosen, refusal = _choice(words, levels)
+    others = [f"{n.method} was not used: {n.doubt}" for n in words.values() if n is not chosen and n.doubt]
+    reasons = [refusal, chosen.doubt, _clash(chosen, draws, proved), _wide(chosen), *doubts]
+    if any(reasons):
+        return belief(Outcome.STALLED, chosen, *reasons, *others)
+    alone = _ALONE if chosen.assumes and len(words) == 1 and chosen.family != SPLITTING else ""
+    return belief(Outcome.VIOLATED, chosen, chosen.note, alone, *others)
+
+
+def _without_number(witnessed: bool, levels: Levels | None) -> tuple[Outcome, str]:
+    if witnessed:
+        return Outcome.STALLED, "violations exist, and no method has a number for them: see the upper bound"
+    if levels is None or levels.ended == "budget":
+        return Outcome.OUT_OF_BUDGET, "" if levels is None else levels.sentence
+    if levels.ended == "stalled" or levels.doubt:
+        return Outcome.STALLED, "; ".join(filter(None, (levels.sentence, levels.doubt)))
+    return Outcome.BELOW_FLOOR, levels.sentence
+
+
+def _proved(evidence: Sequence[Evidence]) -> Bracket:
+    """All proofs together."""
+    proofs = [e for e in evidence if isinstance(e, Bracket)]
+    if not proofs:
+        return Bracket(-math.inf, 0.0, "nothing")
+    low, high = max(proofs, key=lambda e: e.log_lower), min(proofs, key=lambda e: e.log_upper)
+    return Bracket(low.log_lower, high.log_upper, high.proof, sum(e.boxes for e in proofs))
+
+
+def _last_words(evidence: Sequence[Evidence], draws: Draws) -> dict[str, Number]:
+    """The last number of each family, doubted where it has no other to lean on; independent inputs are a count."""
+    runs: dict[str, list[Number]] = {}
+    for e in evidence:
+        if isinstance(e, Number):
+            runs.setdefault(e.family, []).append(e)
+    last = {family: numbers[-1] for family, numbers in runs.items()}
+    if draws.hits:
+        counted = Number("Monte Carlo", COUNTS, draws.statistic, draws.calls)
+        last[COUNTS] = min(last.get(COUNTS, counted), counted, key=lambda n: n.std)
+    if set(last) == {SPLITTING} and len(runs[SPLITTING]) > 1:
+        earlier, later = runs[SPLITTING][-2:]
+        if apart(later, earlier):
+            # Rare islands carry the mean, and no spread among the others says how many are still missing.
+            told = f"two runs disagree: log p = {earlier.log_prob:.2f} and {later.log_prob:.2f}"
+            last[SPLITTING] = replace(later, doubt="; ".join(filter(None, (later.doubt, told))))
+    return last
+
+
+def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, str]:
+    """The number to believe, or the best guess with the reason why it is not believed."""
+    count, split = words.get(COUNTS), words.get(SPLITTING)
+    if count is not None and not count.doubt and count.std <= _EXACT:
+        return count, ""
+    fast = sorted((n for n in words.values() if n.assumes and n is not split), key=lambda n: n.std)
+    sound = [n for n in fast if not n.doubt]
+    referees = [n for n in (split, count) if n is not None and not n.doubt]
+    for number in sound:
+        refusal = _unconfirmed(number, referees, split, levels)
+        if not refusal:
+            return number, ""
+        if split is None and levels is not None and count is None:
+            return number, refusal
+    if split is not None:
+        against = next((n for n in sound if apart(split, n)), None)
+        if against is None or split.doubt:
+            return split, ""
+        return split, _contradiction(split, against)
+    if count is not None:
+        return count, ""
+    return fast[0], ""
+
+
+def _unconfirmed(number: Number, referees: Sequence[Number], split: Number | None, levels: Levels | None) -> str:
+    """Why a number that sees only what it looks at is not believed, or nothing."""
+    against = next((n for n in referees if apart(number, n)), None)
+    if against is not None:
+        return _contradiction(number, against)
+    if referees or (split is None and levels is None):  # confirmed; or nothing else was asked
+        return ""
+    if split is not None:
+        return f"splitting, which is doubtful itself, does not confirm {number.method}"
+    assert levels is not None
+    return f"{number.method} says log p = {number.log_prob:.2f}, {levels.method}: {levels.sentence}"
+
+
+def _contradiction(one: Number, other: Number) -> str:
+    said = (f"{n.method} says log p = {n.log_prob:.2f} ± {n.std:.2f}" for n in (one, other))
+    return "two methods contradict each other: " + ", ".join(said)
+
+
+def apart(number: Number, other: Number) -> bool:
+    """Whether two numbers contradict each other on the terms of their own errors."""
+    gap, error = other.log_prob - number.log_prob, math.hypot(number.std, other.std)
+    if not math.isfinite(gap) or not math.isfinite(error):
+        return False
+    # Populations are skewed: most runs of a few islands end too low, so that only what is far above them refutes them.
+    far = number.statistic.lower(SURE) > other.statistic.upper(SURE)
+    return far or gap > _BELOW * error + _BELOW_MORE
+
+
+def _clash(number: Number, draws: Draws, proved: Bracket) -> str:
+    """What sound evidence a number contradicts, if any."""
+    low, high = number.statistic.lower(SURE), number.statistic.upper(SURE)
+    if low > proved.log_upper or high < proved.log_lower:
+        return f"{number.method} says log p = {number.log_prob:.2f}, against a proof: {proved.sentence}"
+    if number.family != COUNTS and draws.n:
+        counted = draws.statistic
+        # The exact ends cost a millisecond, and lie on both sides of the share that was seen.
+        above = low > counted.log_prob and low > counted.upper(SURE)
+        if above or (high < counted.log_prob and high < counted.lower(SURE)):
+            return f"{number.method} says log p = {number.log_prob:.2f}, but {draws.sentence}"
+    return ""
+
+
+def _wide(number: Number) -> str:
+    """A number that may be off by many powers of ten is none, though the violations are real."""
+    wide = number.std > max(_WIDE, _WIDE_SHARE * abs(number.log_prob))
+    return "the standard error is too large for a number; allow more network calls" if wide else ""

@@ -1,0 +1,201 @@
+"""`test` and `certify`: is the probability of a violation below a threshold?"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rarely.core import evidence as records
+from rarely.core.batch import Batch
+from rarely.core.errors import InputError
+from rarely.core.evidence import Evidence, Witnesses
+from rarely.core.execution import Execution
+from rarely.core.problem import Problem
+from rarely.core.rng import Rng
+from rarely.core.spend import Spend
+from rarely.core.thresholds import CHANCE, DRAWN
+from rarely.methods.base import Run
+from rarely.questions.conclude import Belief, believe
+from rarely.questions.estimate import check_confidence, learn, witnesses_of
+from rarely.questions.result import Estimate, Outcome, plain
+from rarely.questions.strategy import Auto, Case
+from rarely.stats.sequential import draws_needed, log_evidence_above, log_evidence_below
+
+_DOUBLINGS = 7  # times that the draws which would accept without a violation may be doubled
+
+
+class Ruling(Enum):
+    """What is decided about p < p_max."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The ruling on p < p_max, with what it rests on."""
+
+    ruling: Ruling
+    p_max: float
+    confidence: float  # a wrong "accepted" or "rejected" has at most the rest of the probability; 1 for proofs
+    sentence: str
+    evaluations: int
+    gradients: int
+    seconds: float
+    evidence: tuple[Evidence, ...] = field(repr=False)
+    witnesses: Witnesses = field(repr=False)
+
+    @property
+    def calls(self) -> int:
+        """Cost in network calls, a gradient counted as three."""
+        return self.evaluations + 3 * self.gradients
+
+    def __str__(self) -> str:
+        return f"{self.ruling.value}: {self.sentence} ({self.calls:,} calls, {self.seconds:.1f} s)"
+
+    def to_json(self) -> str:
+        """Everything but the witnesses' values."""
+        content = {key: value for key, value in self.__dict__.items() if key != "witnesses"}
+        content |= {"ruling": self.ruling.value, "witnesses": len(self.witnesses), "calls": self.calls}
+        content["evidence"] = [records.to_data(record) for record in self.evidence]
+        return json.dumps(plain(content), indent=2, allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Below:
+    """The goal: p < p_max, decided with an error of at most 1 - confidence in either direction.
+
+    Independent inputs and the number that is believed have half of it each. That no violation was found, however far
+    populations climbed, decides nothing.
+    """
+
+    p_max: float
+    confidence: float
+    rigorous: bool  # whether proofs are tried
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Draws before populations where the threshold is not rare, and after everything else where it is."""
+        proofs = ("attack", "proof", "bracket") if self.rigorous else ()
+        populations = ("splitting", "importance sampling", "line sampling", "larger splitting")
+        if self.p_max >= DRAWN:
+            return (*proofs, "draws", "draws until decided", *populations)
+        between = ("counting between bounds",) if self.rigorous else ()
+        return (*proofs, "draws", *populations, *between, "draws until decided")
+
+    @property
+    def draws(self) -> int:
+        needed = draws_needed(self.p_max, self._side)
+        return needed * 2**_DOUBLINGS if self.p_max >= DRAWN else min(needed, CHANCE)
+
+    @property
+    def _side(self) -> float:
+        return 0.5 + 0.5 * self.confidence
+
+    def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        return list(evidence)
+
+    def reached(self, case: Case) -> bool:
+        return self.rule(case.belief)[0] is not Ruling.UNDECIDED
+
+    def rule(self, belief: Belief) -> tuple[Ruling, str, bool]:
+        """The ruling, why, and whether it is proved."""
+        log_max, proved = math.log(self.p_max), belief.bracket
+        if proved.log_upper < log_max:
+            return Ruling.ACCEPTED, f"p < {self.p_max:g} by proof: {proved.sentence}", True
+        if proved.log_lower > log_max:
+            return Ruling.REJECTED, f"p > {self.p_max:g} by proof: {proved.sentence}", True
+        draws, enough = belief.draws, -math.log(1 - self._side)
+        if log_evidence_below(draws.hits, draws.n, self.p_max) >= enough:
+            return self._by_statistics(Ruling.ACCEPTED, draws.sentence)
+        if log_evidence_above(draws.hits, draws.n, self.p_max) >= enough:
+            return self._by_statistics(Ruling.REJECTED, draws.sentence)
+        number = belief.number
+        if belief.outcome is not Outcome.VIOLATED or number is None:
+            needed = f"{draws_needed(self.p_max, self._side):,} without one would accept"
+            return Ruling.UNDECIDED, "; ".join((f"{draws.sentence}, {needed}", *belief.notes)), False
+        told = f"{number.method} says {number.sentence}"
+        told += f", assuming that {number.assumes}" if number.assumes else ""
+        if number.statistic != draws.statistic:  # the draws have spoken, with an error of their own
+            if number.statistic.upper(self._side) < log_max:
+                return self._by_statistics(Ruling.ACCEPTED, told)
+            if number.statistic.lower(self._side) > log_max:
+                return self._by_statistics(Ruling.REJECTED, told)
+        return Ruling.UNDECIDED, f"too near to p = {self.p_max:g}: {told}", False
+
+    def _by_statistics(self, ruling: Ruling, told: str) -> tuple[Ruling, str, bool]:
+        sign = "<" if ruling is Ruling.ACCEPTED else ">"
+        return ruling, f"p {sign} {self.p_max:g} by statistics at {self.confidence:g}: {told}", False
+
+
+def test(
+    problem: Problem,
+    p_max: float,
+    confidence: float = 0.95,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    max_evaluations: int | None = None,
+    timeout: float | None = None,
+    known: Estimate | Decision | None = None,
+) -> Decision:
+    """Decide by sampling whether the probability of a violation lies below `p_max`.
+
+    Common thresholds: a test of the count of violations among independent inputs that may be looked at any time. Rare
+    ones: the number of `Auto`, where its methods agree. A wrong ruling has probability at most 1 - confidence, if what
+    the number assumes is true; the sentence says it. `known`: an earlier answer about this problem, whose evidence is
+    used first.
+    """
+    goal = Below(_checked(p_max), confidence, rigorous=False)
+    return _decide(problem, goal, Auto(proof_seconds=0.0), seed, device, max_evaluations, timeout, known)
+
+
+def certify(
+    problem: Problem,
+    p_max: float,
+    confidence: float = 0.95,
+    *,
+    timeout: float = 60.0,
+    seed: int = 0,
+    device: str = "auto",
+    max_evaluations: int | None = None,
+    known: Estimate | Decision | None = None,
+) -> Decision:
+    """Decide p < p_max by the strongest argument at hand; the decision's sentence says which it was.
+
+    In turn: a proof that nothing violates, rigorous bounds on the probability (each with a share of `timeout`), and
+    what `test` does. Proof and bounds have no error.
+    """
+    goal = Below(_checked(p_max), confidence, rigorous=True)
+    return _decide(problem, goal, Auto(proof_seconds=timeout / 3), seed, device, max_evaluations, timeout, known)
+
+
+def _checked(p_max: float) -> float:
+    if not 0 < p_max < 1:
+        raise InputError(f"p_max must lie strictly between 0 and 1, got {p_max}")
+    return p_max
+
+
+def _decide(
+    problem: Problem, goal: Below, auto: Auto, seed: int, device: str, calls: int | None, timeout: float | None,
+    known: Estimate | Decision | None,
+) -> Decision:  # fmt: skip
+    check_confidence(goal.confidence)
+    spend, found = Spend(1, calls, timeout), list[Evidence]()
+
+    def pursue(batch: Batch, rng: Rng) -> Run:
+        return auto.pursue(batch, rng, goal, known.evidence if known is not None else ())
+
+    for _ in learn(
+        [problem], pursue, spend, Execution(device=device), seed, auto.at_once, lambda b, r, e: found.extend(e)
+    ):
+        pass
+    ruling, sentence, proved = goal.rule(believe(found))
+    return Decision(
+        ruling, goal.p_max, 1.0 if proved else goal.confidence, sentence, int(spend.evaluations), int(spend.gradients),
+        spend.seconds, tuple(found), witnesses_of(found),
+    )  # fmt: skip

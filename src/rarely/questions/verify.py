@@ -1,0 +1,130 @@
+"""`verify`: is there any violation at all? Found and replayed, proved absent, or unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import Tensor
+
+from rarely.bounds.problems import components
+from rarely.core import evidence as records
+from rarely.core.batch import Batch
+from rarely.core.evidence import Bracket, Evidence, Found, Searched, Witnesses
+from rarely.core.execution import Execution
+from rarely.core.problem import Problem
+from rarely.core.rng import Rng
+from rarely.core.spend import Spend
+from rarely.methods.base import Run
+from rarely.questions.conclude import believe
+from rarely.questions.estimate import learn, witnesses_of
+from rarely.questions.result import Estimate, Outcome, plain
+from rarely.questions.strategy import Auto, Case
+
+Judge = Callable[[Tensor], int | None]  # candidates (n, *event), best first: which of them stands, if any
+
+
+Status = Literal["sat", "unsat", "unknown", "timeout"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known: `sat` comes with a violating input that was replayed, `unsat` only from a proof."""
+
+    status: Status
+    sentence: str
+    seconds: float
+    evaluations: int
+    gradients: int
+    evidence: tuple[Evidence, ...] = field(repr=False)
+    witnesses: Witnesses = field(repr=False)
+
+    @property
+    def calls(self) -> int:
+        """Cost in network calls, a gradient counted as three."""
+        return self.evaluations + 3 * self.gradients
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.sentence} ({self.calls:,} calls, {self.seconds:.1f} s)"
+
+    def to_json(self) -> str:
+        """Everything but the witnesses' values."""
+        content = {key: value for key, value in self.__dict__.items() if key != "witnesses"}
+        content |= {"witnesses": len(self.witnesses), "calls": self.calls}
+        content["evidence"] = [records.to_data(record) for record in self.evidence]
+        return json.dumps(plain(content), indent=2, allow_nan=False)
+
+
+@dataclass
+class Settled:
+    """The goal: a violation that the judge accepts, or a proof that there is none in any part of the inputs."""
+
+    judge: Judge | None
+    order: tuple[str, ...] = ("draws", "climbs", "proof", "longer proof", "splitting")
+    draws: int = 0
+    accepted: bool = False
+
+    def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        """A candidate that the judge does not accept is no witness."""
+        return [self._judged(e) if isinstance(e, Found) else e for e in evidence]
+
+    def _judged(self, found: Found) -> Evidence:
+        which = 0 if self.judge is None else self.judge(found.witnesses.inputs)
+        if which is None:
+            told = f"{len(found.witnesses)} candidates violate the property here and not in the replay"
+            return Searched(found.method, told, found.calls)
+        self.accepted = True
+        best = Witnesses(found.witnesses.inputs[which : which + 1], found.witnesses.scores[which : which + 1])
+        return replace(found, witnesses=best)
+
+    def reached(self, case: Case) -> bool:
+        return self.accepted or case.belief.outcome is Outcome.PROVED_SAFE
+
+
+def verify(
+    problem: Problem | Sequence[Problem],
+    timeout: float = 60.0,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    max_evaluations: int | None = None,
+    judge: Judge | None = None,
+    known: Estimate | Verdict | None = None,
+) -> Verdict:
+    """Find an input that violates the property, or prove that there is none, in `timeout` seconds.
+
+    A probability alone never decides: then the status is "unknown" ("timeout" when time ran out), and the sentence says
+    what statistics know. `judge` may be stricter than the property: a replay in another runtime, say. `known`: an
+    earlier answer about this problem, whose evidence is used first. Of several problems any may be violated.
+    """
+    whole = [problem] if isinstance(problem, Problem) else list(problem)
+    parts = [part for one in whole for part in components(one)]
+    spend, goal = Spend(len(parts), max_evaluations, timeout), Settled(judge)
+    auto, found = Auto(proof_seconds=timeout), list[list[Evidence]]()
+
+    def pursue(batch: Batch, rng: Rng) -> Run:
+        return auto.pursue(batch, rng, goal, known.evidence if known is not None and len(parts) == 1 else ())
+
+    for _ in learn(parts, pursue, spend, Execution(device=device), seed, auto.at_once, lambda b, r, e: found.append(e)):
+        pass
+    status, sentence = _conclude(found, spend.seconds >= timeout)
+    evidence = tuple(e for part in found for e in part)
+    calls = int(spend.evaluations.sum()), int(spend.gradients.sum())
+    return Verdict(status, sentence, spend.seconds, *calls, evidence, witnesses_of(evidence))
+
+
+def _conclude(found: Sequence[Sequence[Evidence]], late: bool) -> tuple[Status, str]:
+    beliefs = [believe(part) for part in found]
+    if any(isinstance(e, Found) and len(e.witnesses) for part in found for e in part):
+        return "sat", "a violating input was found and replayed"
+    if beliefs and all(belief.outcome is Outcome.PROVED_SAFE for belief in beliefs):
+        proofs = [e for part in found for e in part if isinstance(e, Bracket)]
+        boxes = sum(proof.boxes for proof in proofs)
+        return "unsat", proofs[0].sentence if len(
+            proofs
+        ) == 1 else f"{len(proofs)} parts proved, {boxes:,} pieces in all"
+    notes = [note for belief in beliefs for note in belief.notes]
+    told = "; ".join(dict.fromkeys([beliefs[0].draws.sentence, *notes])) if beliefs else "nothing was learnt"
+    return "timeout" if late else "unknown", f"statistics, not a proof: {told}"
