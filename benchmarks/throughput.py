@@ -100,7 +100,7 @@ def bare_rate(batch: Batch, case: Case, passes: int) -> float:
 
 def against_bare(case: Case, device: str) -> list[dict[str, Any]]:
     rows = []
-    (batch,), _ = Execution(device=device).place([case.problem])
+    (batch,) = Execution(device=device).place([case.problem], Spend(1))
     for kernel in (PCN(), RandomWalk()):
         name = type(kernel).__name__
         bare_rate(batch, case, 1)
@@ -145,7 +145,7 @@ def batch_against_single(data: Path, device: str, quick: bool) -> dict[str, Any]
 
 def threads(case: Case) -> dict[str, Any]:
     """Two threads against one, sampler evaluations per second."""
-    (batch,), _ = Execution(device="cpu").place([case.problem])
+    (batch,) = Execution(device="cpu").place([case.problem], Spend(1))
     before, turns = torch.get_num_threads(), []
     rate = partial(sampler_rate, batch, case, PCN())
     try:

@@ -76,7 +76,7 @@ def _curved(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def levels() -> Figure:
     """Multi-level splitting on two standard normals: the population at each level."""
     problem = rarely.Problem(lambda x: x, _curved, rarely.Gaussian([0.0, 0.0], 1.0))
-    (batch,), _ = rarely.Execution(device="cpu").place([problem])
+    (batch,) = rarely.Execution(device="cpu").place([problem], Spend(1))
     rng, kernel, n = Rng(3), PCN(), 400
     state = kernel.init(batch, n, rng)
     figure, axes = plt.subplots(1, 4, figsize=(9.6, 2.9), sharex=True, sharey=True, layout="constrained")
@@ -144,7 +144,7 @@ def subspace() -> Figure:
         return torch.maximum(v[:, 0] - 3.2, 0.6 * v[:, 1] - 0.8 * v[:, 0] - 3.4)
 
     problem = rarely.Problem(torch.nn.Identity().eval(), two_modes, rarely.Gaussian(torch.zeros(d), 1.0))
-    (batch,), _ = rarely.Execution(device="cpu").place([problem])
+    (batch,) = rarely.Execution(device="cpu").place([problem], Spend(1))
     rng = Rng(0)
     run = rarely.Splitting(400, steps=4, keep="all").populations(batch, rng, rarely.methods.Budget())
     while True:

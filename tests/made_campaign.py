@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from rarely.campaign.store import Header, Record, WitnessSet
-from rarely.questions.result import Estimate, Interval, MethodReport, Outcome
+from rarely.core.evidence import SPLITTING, Draws, Number
+from rarely.questions.result import Estimate, Outcome
+from rarely.stats.statistic import Interval, LogNormal
 
 CLASSES = ("stop", "give way", "no entry", "ahead only", "roundabout", "no overtaking")
 RADII = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
@@ -30,6 +32,7 @@ def header(**changes: str) -> Header:
 
 def violated(log_prob: float, **changes: object) -> Estimate:
     levels = tuple(np.linspace(-4.0, 0.0, max(2, int(-log_prob / 2.3) + 1)).round(3).tolist())
+    acceptance = tuple(round(0.55 - 0.3 * i / len(levels), 3) for i in range(len(levels)))
     settled: dict[str, object] = {
         "outcome": Outcome.VIOLATED,
         "log_prob": log_prob,
@@ -39,11 +42,12 @@ def violated(log_prob: float, **changes: object) -> Estimate:
         "evaluations": 48_102,
         "gradients": 412,
         "seconds": 0.71,
-        "levels": levels,
-        "acceptance": tuple(round(0.55 - 0.3 * i / len(levels), 3) for i in range(len(levels))),
-        "methods": (
-            MethodReport("splitting", log_prob + 0.21, 0.45, 36_660),
-            MethodReport("line sampling", log_prob, 0.08, 12_678, "9 directions"),
+        "evidence": (
+            Draws(2200, 0, 1000),
+            Number(
+                "splitting", SPLITTING, LogNormal(log_prob + 0.21, 0.45), 36_660, levels=levels, acceptance=acceptance
+            ),
+            Number("line sampling", "lines", LogNormal(log_prob, 0.08), 12_678, note="9 lines"),
         ),
         "notes": ("effective sample size 1277 of 4000, Pareto index 0.31",),
         "provenance": {"estimator": {"name": "Auto", "target_error": 0.1}, "device": "cpu", "dtype": "float32"},
@@ -55,7 +59,7 @@ def violated(log_prob: float, **changes: object) -> Estimate:
 def unseen(outcome: Outcome, bound: float) -> Estimate:
     interval = Interval(0.95, -math.inf, bound)
     nothing = {"log_prob": -math.inf, "log_prob_std": math.inf, "interval": interval, "upper_bound": bound}
-    return replace(violated(-12.0), outcome=outcome, methods=(), notes=(), **nothing)  # type: ignore[arg-type]
+    return replace(violated(-12.0), outcome=outcome, evidence=violated(-12.0).evidence[:2], notes=(), **nothing)  # type: ignore[arg-type]
 
 
 def record(index: int, estimate: Estimate | None, **changes: object) -> Record:

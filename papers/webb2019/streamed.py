@@ -24,6 +24,7 @@ import rarely
 from papers.webb2019 import common
 from papers.webb2019.common import Context
 from rarely.core.rng import Rng
+from rarely.core.spend import Spend
 
 COUNTS = ("round", "name", "verdict", "samples", "hits", "seconds", "device")
 ENOUGH = 10_000  # violations after which plain Monte Carlo knows p to one per cent
@@ -138,7 +139,7 @@ def counted(out: Path, verdict: str) -> dict[str, Count]:
 
 def violations(problems: Sequence[rarely.Problem], samples: int, seed: int, device: torch.device) -> list[int]:
     """Violations among `samples` inputs of each problem. Nothing waits for the device before the end."""
-    batches, _ = rarely.Execution(device=str(device)).place(problems)
+    batches = rarely.Execution(device=str(device)).place(problems, Spend(len(problems)))
     rng = Rng(seed, device)
     total = torch.zeros(len(problems), dtype=torch.long, device=device)
     for batch in batches:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # `as`: type checkers then take the names as exported
     from rarely.questions.strategy import Auto as Auto
     from rarely.questions.threshold import certify as certify
     from rarely.questions.threshold import test as test
+    from rarely.questions.verify import verify as verify
 
 _HOME = {
     "Auto": "rarely.questions.strategy",
@@ -67,6 +68,7 @@ _HOME = {
     "certify": "rarely.questions.threshold",
     "estimate": "rarely.questions.estimate",
     "test": "rarely.questions.threshold",
+    "verify": "rarely.questions.verify",
     "load_network": "rarely.io.networks",
     "load_problem": "rarely.io.problems",
     "monitor": "rarely.questions.monitor",

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli_helpers import environment
 from typer.testing import CliRunner
-
-from conftest import environment
 
 PLAN = """
 [campaign]

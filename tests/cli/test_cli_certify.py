@@ -11,14 +11,14 @@ from rarely.demo import assets
 
 def test_accepts_by_proof(rarely):
     done = rarely("certify", assets() / "cruise.onnx", assets() / "brake-25m-fast.vnnlib", "--p-max", "1e-9")
-    assert "accepted: by proof" in done.stdout
+    assert "accepted: p < 1e-09 by proof" in done.stdout
 
 
 def test_accepts_and_rejects_around_the_probability(rarely, tmp_path):
     files = (assets() / "cruise.onnx", assets() / "brake-30m.vnnlib")  # p is 1.7e-8
     out = tmp_path / "gate.json"
     rarely("certify", *files, "--p-max", "1e-6", "--json", out)
-    assert json.loads(out.read_text())["verdict"] == "accepted"
+    assert json.loads(out.read_text())["ruling"] == "accepted"
     witness = tmp_path / "w.npz"
     rarely("certify", *files, "--p-max", "1e-9", "--witness", witness, code=1)
     assert (np.load(witness)["scores"] >= 0).all()

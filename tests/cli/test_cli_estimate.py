@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_helpers import environment
 
-from conftest import environment
 from rarely.questions.result import Estimate
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_helpers import save_linear
 from PIL import Image
-
-from conftest import save_linear
 
 FAST = ("-e", "monte-carlo", "--samples", 20_000)
 

@@ -30,7 +30,7 @@ from rarely.inputs import (
     PoissonNoise,
     Tabular,
     Uniform,
-    adapt,
+    adapt_inputs,
 )
 
 FIVE_SIGMA = 5.7e-7  # two-sided tail of the normal
@@ -167,17 +167,19 @@ CASES: dict[str, Case] = {
         {0: _mix([0.75, 0.25], [stats.norm(0, 1).cdf, stats.norm(4, 0.5).cdf])},
     ),
     "mixture, a weight of zero": Case(Mixture([Box([0.0], [1.0]), Box([5.0], [6.0])], [1.0, 0.0]), {0: _uniform(0, 1)}),
-    "torch normal": Case(adapt(torch.distributions.Normal(torch.zeros(3), 2.0)), {1: stats.norm(0, 2).cdf}),
-    "torch uniform": Case(adapt(torch.distributions.Uniform(torch.zeros(2), torch.ones(2))), {0: _uniform(0, 1)}),
+    "torch normal": Case(adapt_inputs(torch.distributions.Normal(torch.zeros(3), 2.0)), {1: stats.norm(0, 2).cdf}),
+    "torch uniform": Case(
+        adapt_inputs(torch.distributions.Uniform(torch.zeros(2), torch.ones(2))), {0: _uniform(0, 1)}
+    ),
     "torch multivariate": Case(
-        adapt(torch.distributions.MultivariateNormal(torch.zeros(3), torch.tensor(COVARIANCE))),
+        adapt_inputs(torch.distributions.MultivariateNormal(torch.zeros(3), torch.tensor(COVARIANCE))),
         {1: stats.norm(0, 2**0.5).cdf},
     ),
     "torch beta, independent": Case(
-        adapt(torch.distributions.Independent(torch.distributions.Beta(torch.full((2,), 2.0), 3.0), 1)),
+        adapt_inputs(torch.distributions.Independent(torch.distributions.Beta(torch.full((2,), 2.0), 3.0), 1)),
         {0: stats.beta(2, 3).cdf},
     ),
-    "user's object": Case(adapt(Exponentials()), {0: stats.expon.cdf, 1: stats.expon.cdf}),
+    "user's object": Case(adapt_inputs(Exponentials()), {0: stats.expon.cdf, 1: stats.expon.cdf}),
     "corruptions, brightness": Case(
         Corruptions(torch.full((1, 3, 4), 0.5), brightness=Normal(0.0, 0.03), contrast=Uniform(0.5, 2.0)),
         {0: stats.norm(0.5, 0.03).cdf, 11: stats.norm(0.5, 0.03).cdf}, density=False,
@@ -210,7 +212,9 @@ CASES: dict[str, Case] = {
         {0: _interpolated([18.0, 20.0, 30.0, 31.0, 70.0]), 6: _uniform(-1, 4), 7: stats.norm(3, 2).cdf},
         fixed=(2, 4), density=False,
     ),
-    "user's generator": Case(adapt(Latent()), {0: stats.norm(0, 2**0.5).cdf, 1: stats.lognorm(1).cdf}, density=False),
+    "user's generator": Case(
+        adapt_inputs(Latent()), {0: stats.norm(0, 2**0.5).cdf, 1: stats.lognorm(1).cdf}, density=False
+    ),
 }  # fmt: skip
 
 every = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -387,6 +391,6 @@ def test_the_density_of_a_mixture_is_normalised_across_kinds() -> None:
 
 
 def test_a_torch_distribution_rejects_points_outside_in_silence() -> None:
-    model = adapt(torch.distributions.Uniform(torch.zeros(2), torch.ones(2)))
+    model = adapt_inputs(torch.distributions.Uniform(torch.zeros(2), torch.ones(2)))
     assert model.log_density(torch.full((1, 2), 3.0)).tolist() == [-math.inf]
     assert model.log_density(torch.tensor([[3.0, 0.5], [0.5, 0.5]])).tolist() == [-math.inf, 0.0]

@@ -7,7 +7,7 @@ the Hastings and the Metropolis correction away and ask that the same check noti
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ import rarely.kernels.random_walk
 from rarely import Box, Execution, Gaussian, LpBall, Mixture, Problem, TruncatedGaussian
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
+from rarely.core.spend import Spend
 from rarely.kernels import HMC, PCN, HitAndRun, Kernel, Langevin, RandomWalk, State
 from rarely.methods.moves import chains, move
 from rarely.methods.walk import Walk
@@ -35,7 +36,7 @@ class Target:
 
     def batch(self, problems: int = 1) -> Batch:
         problem = Problem(lambda x: x.flatten(1), self.score, self.inputs)
-        return Execution(device="cpu").place([problem] * problems)[0][0]
+        return next(Execution(device="cpu").place([problem] * problems, Spend(problems)))
 
 
 def _first(x: Tensor, y: Tensor) -> Tensor:
@@ -160,9 +161,9 @@ def test_the_first_draws_have_the_law_of_the_inputs(kernel: Kernel) -> None:
     batch = target.batch()
     state = kernel.init(batch, CHAINS, Rng(7))
     assert stats.kstest(state.score[0].double().numpy(), stats.norm.cdf).pvalue > FIVE_SIGMA
-    calls = int(batch.counter.calls()[0])
+    calls = int(batch.spend.calls()[0])
     kernel.step(batch, state, torch.full((1, 1), -torch.inf), True, Rng(8))
-    assert int(batch.counter.calls()[0]) - calls == CHAINS * kernel.cost
+    assert int(batch.spend.calls()[0]) - calls == CHAINS * kernel.cost
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_problems_of_a_batch_do_not_touch_each_other(kernel: Kernel) -> None:
     one = target.batch()
     low, high = exact(kernel, one, 0.8, 10_000, rng), exact(kernel, one, 1.6, 10_000, rng)
     fields = {f: getattr(low, f) for f in low.__dataclass_fields__}
-    both = State(**{f: None if v is None else torch.cat([v, getattr(high, f)]) for f, v in fields.items()})
+    both = replace(low, **{f: torch.cat([v, getattr(high, f)]) for f, v in fields.items() if isinstance(v, Tensor)})
     moved = move(Walk(kernel, two, True, rng), both, torch.tensor([0.8, 1.6]), 10, 10).state
     for row, level in enumerate((0.8, 1.6)):
         reference = exact(kernel, one, level, 40_000, rng)

@@ -22,7 +22,8 @@ class Measure(Protocol):
     """A probability law with independent coordinates.
 
     `shape` is that of an event; `flat` gives the law on R^n in float64, which is what the other methods need.
-    `frames` are boxes (n,) with an upper bound on the mass outside; the first is the one to search.
+    `frames` are boxes (n,) with an upper bound on the mass outside; the first is the one to search. The fields of a law
+    may also be (B, n), one law for each of the boxes that `mass` and `above` are asked about.
     """
 
     @property
@@ -124,8 +125,8 @@ class GaussianMeasure:
         return out
 
     def _normaliser(self) -> tuple[Tensor, Tensor]:
-        least, most = self._raw(*(t.unsqueeze(0) for t in self._ends()))
-        return least.prod(), most.prod()
+        least, most = self._raw(*self._ends())
+        return least.prod(-1), most.prod(-1)
 
     def _raw(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Bounds on the untruncated mass per coordinate, (B, n)."""

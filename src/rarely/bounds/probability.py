@@ -11,14 +11,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rarely.bounds.backward import backward
 from rarely.bounds.crown import propagate
-from rarely.bounds.graph import Graph, Unprovable, one_thread_if_small
+from rarely.bounds.graph import Graph, Unprovable, chunks, one_thread_if_small
 from rarely.bounds.inputsplit import cut_scores, halves
 from rarely.bounds.measure import Measure
 from rarely.bounds.region import BoxRegion
@@ -49,20 +50,24 @@ class _Pool:
 
     def __init__(self, n: int, planes: int, device: torch.device) -> None:
         self.n, self.count = n, 0
-        # Columns: low (n), high (n), lower, upper, axis, and `planes` times a slope (n) and a constant.
-        self.data = torch.empty(1024, 2 * n + 3 + planes * (n + 1), dtype=torch.float64, device=device)
+        # Columns: owner, low (n), high (n), lower, upper, axis, and `planes` times a slope (n) and a constant.
+        self.data = torch.empty(1024, 2 * n + 4 + planes * (n + 1), dtype=torch.float64, device=device)
 
     @property
     def rows(self) -> Tensor:
         return self.data[: self.count]
 
     @property
+    def owner(self) -> Tensor:
+        return self.rows[:, 0].long()
+
+    @property
     def lower(self) -> Tensor:
-        return self.rows[:, 2 * self.n]
+        return self.rows[:, 2 * self.n + 1]
 
     @property
     def upper(self) -> Tensor:
-        return self.rows[:, 2 * self.n + 1]
+        return self.rows[:, 2 * self.n + 2]
 
     def append(self, rows: Tensor) -> None:
         while self.count + len(rows) > len(self.data):
@@ -70,17 +75,27 @@ class _Pool:
         self.data[self.count : self.count + len(rows)] = rows
         self.count += len(rows)
 
-    def totals(self) -> tuple[float, float]:
-        return float(self.lower.sum()) * (1 - _SUM), float(self.upper.sum()) * (1 + _SUM)
+    def totals(self, problems: int) -> tuple[list[float], list[float]]:
+        """Sums of the lower and of the upper bounds of each problem's boxes, rounded outward."""
+        sums = torch.zeros(problems, 2, dtype=torch.float64, device=self.data.device)
+        sums.index_add_(0, self.owner, self.rows[:, 2 * self.n + 1 : 2 * self.n + 3])
+        return (sums[:, 0] * (1 - _SUM)).tolist(), (sums[:, 1] * (1 + _SUM)).tolist()
 
-    def halve(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The slots of the k boxes with the widest contributions, and both halves of each, side by side."""
-        gap = self.upper - self.lower
-        slots = gap.topk(min(k, self.count)).indices
-        slots = slots[gap[slots] > 0]
+    def halve(self, k: int, going: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The slots of some boxes, and both halves of each, side by side.
+
+        Of every problem that is `going` (P,) those with the widest contributions, k in all, as many of each.
+        """
+        gap = torch.where(going[self.owner], self.upper - self.lower, 0.0)
+        order = gap.argsort(descending=True)
+        order = order[self.owner[order].argsort(stable=True)]  # problem by problem, widest first
+        owner = self.owner[order]
+        sizes = torch.bincount(owner, minlength=len(going))
+        rank = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[owner]
+        slots = order[(rank < max(1, k // max(1, int(going.sum())))) & (gap[order] > 0)]
         chosen = self.rows[slots]
-        axis = chosen[:, 2 * self.n + 2].long()
-        low, high = halves(chosen[:, : self.n], chosen[:, self.n : 2 * self.n], axis)
+        axis = chosen[:, 2 * self.n + 3].long()
+        low, high = halves(chosen[:, 1 : self.n + 1], chosen[:, self.n + 1 : 2 * self.n + 1], axis)
         return slots, low, high
 
 
@@ -98,7 +113,7 @@ class Cuts:
 def _contribution(
     graph: Graph, law: Measure, spec: Spec, low: Tensor, high: Tensor, deadline: float, planes: bool
 ) -> Tensor:
-    """Rows of the pool: a box, bounds on its violating mass, the coordinate to halve it along, and its planes."""
+    """Columns of the pool: a box, bounds on its violating mass, the coordinate to halve it along, and its planes."""
     shape = graph.input_shape
     box = BoxRegion(low.reshape(-1, *shape), high.reshape(-1, *shape))
     state = propagate(graph, box, lines=True, deadline=deadline)
@@ -112,8 +127,9 @@ def _contribution(
 
     def mass_above(A: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         rows = A.shape[1]
-        wide = (t.unsqueeze(1).expand(-1, rows, -1).flatten(0, 1) for t in (low, high))
-        floor, ceil = law.above(A.flatten(0, 1), c.flatten(), *wide)
+        wide = (t.repeat_interleave(rows, 0) for t in (low, high))
+        laws = _picked(law, torch.arange(size).repeat_interleave(rows))
+        floor, ceil = laws.above(A.flatten(0, 1), c.flatten(), *wide)
         return floor.reshape(size, rows), ceil.reshape(size, rows)
 
     # Rows: C y + d >= A x + b, so the row's score -(C y + d) is at most -(A x + b), and the other way round.
@@ -155,58 +171,93 @@ def _planes(spec: Spec, A: Tensor, b: Tensor, over: Tensor, most: Tensor) -> Ten
     return torch.cat([slopes, constants.unsqueeze(2)], 2).flatten(1)
 
 
-class Search:
-    """Branch and bound for P(the output lies in any polytope {A y <= b}), x drawn from `law`.
+def _picked(law: Measure, index: Tensor) -> Measure:
+    """The laws of chosen boxes."""
+    rows = {f.name: getattr(law, f.name) for f in fields(law)}  # type: ignore[arg-type]
+    return replace(law, **{k: None if v is None else v[index.to(v.device)] for k, v in rows.items()})  # type: ignore[type-var]
 
-    `outputs` holds A (m, k) and b (m,). With `planes` it remembers the plane of each box for `cuts`.
+
+class Search:
+    """Branch and bound for P(the output lies in any polytope {A y <= b}), of many problems that share a network.
+
+    The inputs of each are drawn from its law; laws are of one kind. `outputs` holds A (m, k) and b (m,) for all of
+    them, or (P, m, k) and (P, m). With `planes` it remembers the plane of each box for `cuts`.
     """
 
     def __init__(
-        self, law: Measure, outputs: Sequence[Polytope], graph: Graph, *, room: int = 2**20, planes: bool = False
+        self,
+        laws: Sequence[Measure],
+        outputs: Sequence[Polytope],
+        graph: Graph,
+        *,
+        room: int = 2**20,
+        planes: bool = False,
     ) -> None:
-        self.law, self.graph, self.planes = law.flat(), graph, planes
-        self.frames = self.law.frames()
-        device = self.frames[0][0].device
-        self.spec = spec_of(outputs, graph.classes, 1, device)
-        if self.spec.C.shape[0] != 1:
-            raise InputError("probability bounds take one problem at a time")
-        self.n = len(self.frames[0][0])
-        self._size = max(8, room * (64 if device.type == "cuda" else 1) // (2 * graph.widest * min(graph.widest, 512)))
-        self._pool = _Pool(self.n, self.spec.count if planes else 0, device)
+        flat = [law.flat() for law in laws]
+        self.graph, self.planes, self.problems = graph, planes, len(flat)
+        self.frames = [law.frames() for law in flat]
+        first: Any = flat[0]
+        names = [f.name for f in fields(first) if getattr(first, f.name) is not None]
+        self.laws = replace(first, **{name: torch.stack([getattr(law, name) for law in flat]) for name in names})
+        low = self.frames[0][0][0]
+        self.device, self.n = low.device, len(low)
+        self.spec = spec_of(outputs, graph.classes, self.problems, self.device)
+        widest = graph.widest * min(graph.widest, 512)
+        self._size = max(8, room * (64 if self.device.type == "cuda" else 1) // (2 * widest))
+        self._pool = _Pool(self.n, self.spec.count if planes else 0, self.device)
 
-    def tighten(self, timeout: float, gap: float, most_boxes: int | None = None) -> Iterator[ProbabilityBounds]:
-        """Ever tighter bounds, until they are within `gap`, or time or boxes are spent."""
-        begin, floor, ceil, boxes = time.monotonic(), 0.0, 1.0, 0
-        pool = self._pool
-        for low, high, outside in reversed(self.frames):
-            rows = self._bound(low.unsqueeze(0), high.unsqueeze(0), begin + timeout)
-            boxes += 1
-            ceil = min(ceil, float(rows[0, 2 * self.n + 1]) + outside)
+    def tighten(self, timeout: float, gap: float, most_boxes: int | None = None) -> Iterator[list[ProbabilityBounds]]:
+        """Ever tighter bounds of each problem, until all are within `gap`, or time or boxes (of each) are spent."""
+        begin, problems, pool = time.monotonic(), self.problems, self._pool
+        floor, ceil, boxes = [0.0] * problems, [1.0] * problems, [0] * problems
+        outside = [0.0] * problems
+        for depth in range(max(map(len, self.frames)) - 1, -1, -1):
+            own = [p for p in range(problems) if depth < len(self.frames[p])]
+            low = torch.stack([self.frames[p][depth][0] for p in own])
+            high = torch.stack([self.frames[p][depth][1] for p in own])
+            rows = self._bound(torch.tensor(own, device=self.device), low, high, begin + timeout)
+            for p, most in zip(own, rows[:, 2 * self.n + 2].tolist(), strict=True):
+                outside[p], boxes[p] = self.frames[p][depth][2], boxes[p] + 1
+                ceil[p] = min(ceil[p], most + outside[p])
         pool.append(rows)
         while True:
-            least, most = pool.totals()
-            floor, ceil = max(floor, least), min(ceil, most + outside * (1 + _SUM))
-            now = ProbabilityBounds(log_or_ninf(floor), log_or_ninf(ceil), boxes, time.monotonic() - begin)
+            least, most_ = pool.totals(problems)
+            floor = [max(a, b) for a, b in zip(floor, least, strict=True)]
+            ceil = [min(a, b + c * (1 + _SUM)) for a, b, c in zip(ceil, most_, outside, strict=True)]
+            seconds = time.monotonic() - begin
+            ends = zip(floor, ceil, boxes, strict=True)
+            now = [ProbabilityBounds(log_or_ninf(a), log_or_ninf(b), n, seconds) for a, b, n in ends]
             yield now
-            if ceil <= 0 or now.gap <= gap or time.monotonic() - begin > timeout:
+            spent = [most_boxes is not None and n >= most_boxes for n in boxes]
+            going = [b.log_upper > -math.inf and b.gap > gap and not s for b, s in zip(now, spent, strict=True)]
+            if not any(going) or seconds > timeout:
                 return
-            slots, lows, highs = pool.halve(self._size // 2)
-            if not len(slots) or (most_boxes is not None and boxes >= most_boxes):
+            slots, lows, highs = pool.halve(self._size // 2, torch.tensor(going, device=self.device))
+            if not len(slots):
                 return
-            rows = self._bound(lows, highs, begin + timeout)
+            owner = pool.owner[slots].repeat_interleave(2)
+            rows = self._bound(owner, lows, highs, begin + timeout)
             pool.data[slots] = rows[::2]
             pool.append(rows[1::2])
-            boxes += len(rows)
+            for p, count in enumerate(torch.bincount(owner, minlength=problems).tolist()):
+                boxes[p] += count
 
-    def _bound(self, low: Tensor, high: Tensor, deadline: float) -> Tensor:
+    def _bound(self, owner: Tensor, low: Tensor, high: Tensor, deadline: float) -> Tensor:
+        """Rows of the pool, in pieces that fit."""
+        found = []
         with one_thread_if_small(self.graph):
-            return _contribution(self.graph, self.law, self.spec, low, high, deadline, self.planes)
+            for piece in chunks(len(owner), self._size):
+                law, spec = _picked(self.laws, owner[piece]), self.spec.pick(owner[piece])
+                columns = _contribution(self.graph, law, spec, low[piece], high[piece], deadline, self.planes)
+                found.append(torch.cat([owner[piece].to(columns.dtype).unsqueeze(1), columns], 1))
+        return torch.cat(found)
 
-    def cuts(self) -> Cuts:
-        """What is left of the boxes in which violations were not ruled out."""
-        n, rows = self.n, self._pool.rows[self._pool.upper > 0]
-        planes = rows[:, 2 * n + 3 :].reshape(len(rows), self.spec.count, n + 1)
-        return Cuts(rows[:, :n], rows[:, n : 2 * n], planes[..., :n], planes[..., n])
+    def cuts(self, problem: int) -> Cuts:
+        """What is left of a problem's boxes in which violations were not ruled out."""
+        n, pool = self.n, self._pool
+        rows = pool.rows[(pool.owner == problem) & (pool.upper > 0)]
+        planes = rows[:, 2 * n + 4 :].reshape(len(rows), self.spec.count, n + 1)
+        return Cuts(rows[:, 1 : n + 1], rows[:, n + 1 : 2 * n + 1], planes[..., :n], planes[..., n])
 
 
 def bracket(
@@ -231,4 +282,7 @@ def bracket(
     except Unprovable:
         yield ProbabilityBounds(-math.inf, 0.0, 0, time.monotonic() - begin)
         return
-    yield from Search(law, outputs, graph, room=room).tighten(timeout, gap)
+    if any(A.ndim != 2 for A, _ in outputs):
+        raise InputError("probability bounds take one problem at a time")
+    for (bounds,) in Search([law], outputs, graph, room=room).tighten(timeout, gap):
+        yield bounds

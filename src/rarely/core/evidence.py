@@ -170,6 +170,7 @@ class Searched:
     told: str
     calls: int = 0
     doubt: bool = False  # what was told speaks against every number
+    broke: bool = False  # calls or seconds did not reach
 
     @property
     def sentence(self) -> str:

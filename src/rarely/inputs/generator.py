@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,13 +36,13 @@ class Generator:
             raise InputError(f"latent must be the number of normals or the shape of one latent, got {latent}")
         probe = Rng(0).normal((_PROBE, *shape))
         try:
-            network, made = adapt_network(decoder, probe)
+            adapted, made = adapt_network(decoder, probe)
         except NetworkError as error:
             raise InputError(
                 f"the decoder failed on latents of shape {tuple(probe.shape)}: {error.__cause__ or error}; "
                 "check that `latent` is the shape of one latent"
             ) from error
-        assign(self, decoder=network, latent=shape)
+        assign(self, decoder=replace(adapted, seconds=0.0), latent=shape)  # models with one decoder stack
         if made.ndim == 0 or made.shape[0] != _PROBE:
             raise InputError(
                 f"the decoder turned {_PROBE} latents into {tuple(made.shape)}; its first dimension must be the batch"

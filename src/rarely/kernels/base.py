@@ -28,12 +28,13 @@ class State:
     gradient: Tensor | None = None  # (B, N, d) of the score
     log_density: Tensor | None = None  # (B, N), for kernels in the space of the inputs
     unit: Tensor | None = None  # (B, 1, *event) length that a step of scale 1 has in each coordinate
+    own_scale: bool = False  # whether every chain has a step size of its own
 
     @property
     def _per_chain(self) -> tuple[str, ...]:
         """Names of the fields that have one entry per chain."""
         names = ["position", "score", "gradient", "log_density"]
-        return (*names, "scale") if self.scale.shape[1] == self.score.shape[1] else tuple(names)
+        return (*names, "scale") if self.own_scale else tuple(names)
 
     def clone(self, ancestors: Tensor) -> State:
         """The chains at `ancestors` (B, n). Step sizes kept per chain are inherited."""
@@ -49,7 +50,7 @@ class State:
 
     def rows(self, index: Tensor) -> State:
         """The populations at `index`."""
-        return self._change(lambda value: value[index], tuple(spec.name for spec in fields(self)))
+        return self._change(lambda value: value[index], _TENSORS)
 
     def part(self, chains: slice) -> State:
         """A view of some chains: what `accept` writes into its positions is written into these."""
@@ -59,7 +60,7 @@ class State:
 
     def copy(self) -> State:
         """A state that no step changes any more."""
-        return self._change(torch.clone, tuple(spec.name for spec in fields(self)))
+        return self._change(torch.clone, _TENSORS)
 
     def accept(self, proposal: State, ok: Tensor) -> State:
         """The proposal where `ok` (B, N), the old state elsewhere; step sizes stay.
@@ -90,6 +91,9 @@ class State:
     def _change(self, function: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> State:
         values = {name: getattr(self, name) for name in names}
         return replace(self, **{name: function(value) for name, value in values.items() if value is not None})
+
+
+_TENSORS = tuple(spec.name for spec in fields(State) if spec.name != "own_scale")
 
 
 class Kernel(Protocol):

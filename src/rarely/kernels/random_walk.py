@@ -48,7 +48,8 @@ class RandomWalk:
         spread = x.std(dim=1, keepdim=True)
         unit = torch.where(torch.isfinite(width), width, spread)
         scale = x.new_full(x.shape[:2], self.radius)
-        return State(x, batch.score(x), scale, log_density=batch.inputs.log_density(x), unit=unit)
+        density = batch.inputs.log_density(x)
+        return State(x, batch.score(x), scale, log_density=density, unit=unit, own_scale=True)
 
     def fit(self, state: State) -> State:
         return state

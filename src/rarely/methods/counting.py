@@ -9,15 +9,18 @@ interval, and nothing that a population can lose.
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.measure import UniformMeasure
 from rarely.bounds.probability import Cuts, Search
 from rarely.bounds.problems import measurable
+from rarely.bounds.spec import Polytope
 from rarely.bounds.trace import CHECKED, build
 from rarely.core.batch import Batch
 from rarely.core.evidence import (
@@ -31,6 +34,7 @@ from rarely.core.evidence import (
     gather_witnesses,
     join_witnesses,
 )
+from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import COUNTED_SHARE, SEARCHED
@@ -38,6 +42,7 @@ from rarely.methods.base import Run, progress
 from rarely.stats.statistic import Binomial
 
 NAME = "counting where bounds leave room"
+_SHARE = 0.4  # of the seconds that are left, at most, where there is a limit
 _GAP = 3.0  # log U - log p from which counting is cheaper than more bounds
 _RULED_OUT = 0.99  # share of the inputs that bounds must rule out for all this to pay
 _CALLS = 500_000  # at most, for counting
@@ -102,6 +107,14 @@ def _without(rows: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
     return tuple(value[keep] for value in values)
 
 
+def _readable(problem: Problem) -> tuple[UniformMeasure, nn.Module, list[Polytope]]:
+    """A problem that can be counted, or Unprovable."""
+    law, module, outputs = measurable(problem)
+    if not isinstance(law, UniformMeasure) or law.low.numel() > SEARCHED:
+        raise Unprovable("bounds count only in few dimensions and for uniform inputs")
+    return law, module, outputs
+
+
 @dataclass(frozen=True)
 class Counting:
     """Bounds for `seconds`, or `boxes`, then counting in what they leave: up to eight uniform inputs, a torch module.
@@ -122,32 +135,57 @@ class Counting:
         return _CHUNK
 
     def run(self, batch: Batch, rng: Rng) -> Run:
-        found: list[list[Evidence]] = []
-        for row in range(len(batch)):
-            found.append(self._one(batch.take(torch.tensor([row])), rng))
-            yield progress("counting", batch, [0.0] * len(batch), len(batch) - row - 1)
+        found: list[list[Evidence]] = [[] for _ in range(len(batch))]
+        groups: dict[tuple[object, ...], list[int]] = {}
+        questions: dict[int, tuple[UniformMeasure, nn.Module, list[Polytope]]] = {}
+        for row, number in enumerate(batch.rows.tolist()):
+            try:
+                questions[row] = _readable(batch.problems[number])
+            except Unprovable as reason:
+                found[row] = [Searched(NAME, str(reason))]
+                continue
+            law, module, outputs = questions[row]
+            groups.setdefault((module, law.shape, tuple(A.shape for A, _ in outputs)), []).append(row)
+        begun = time.monotonic()
+        for number, rows in enumerate(groups.values()):
+            left = (self.seconds - (time.monotonic() - begun)) / (len(groups) - number)
+            seconds = math.inf if self.boxes is not None else min(left, _SHARE * batch.spend.left_seconds)
+            learnt = self._group(batch.take(torch.tensor(rows)), [questions[row] for row in rows], seconds, rng)
+            for row, own in zip(rows, learnt, strict=True):
+                found[row] = own
+            yield progress("counting", batch, [0.0] * len(batch), len(groups) - number - 1)
         return found
 
-    def _one(self, part: Batch, rng: Rng) -> list[Evidence]:
-        problem = part.problems[int(part.rows[0])]
-        seconds = min(self.seconds, part.spend.left_seconds) if self.boxes is None else math.inf
+    def _group(
+        self,
+        part: Batch,
+        questions: Sequence[tuple[UniformMeasure, nn.Module, list[Polytope]]],
+        seconds: float,
+        rng: Rng,
+    ) -> list[list[Evidence]]:
+        """Bounds for all of them at once, then a count for each."""
+        laws, (module, *_), outputs = zip(*questions, strict=True)
         try:
-            law, module, outputs = measurable(problem)
-            if not isinstance(law, UniformMeasure) or law.low.numel() > SEARCHED:
-                return [Searched(NAME, "bounds count only in few dimensions and for uniform inputs")]
-            part.spend.charge(part.rows, CHECKED)
-            search = Search(law, outputs, build(module, law.shape), planes=True)
-        except Unprovable as reason:
-            return [Searched(NAME, str(reason))]
-        except Exhausted:
-            return [Searched(NAME, "the budget is spent")]
-        with problem.adapted.evaluating():
-            *_, bounds = search.tighten(seconds, _GAP, self.boxes)
-        proved = Bracket(bounds.log_lower, bounds.log_upper, f"bounds over {bounds.boxes:,} boxes", bounds.boxes)
-        if not math.log1p(-_RULED_OUT) > bounds.log_upper > -math.inf:
-            return [proved]
-        parts = Parts(law.flat(), search.cuts())
-        return [proved, *self._counted(part, parts, law.shape, rng)] if parts.total else [proved]
+            part.spend.charge(part.rows[:1], CHECKED)
+            with part.network.evaluating():
+                graph = build(module, laws[0].shape)
+        except (Unprovable, Exhausted) as reason:
+            broke = isinstance(reason, Exhausted)
+            return [[Searched(NAME, str(reason) or "the budget is spent", broke=broke)]] * len(part)
+        stacked = [tuple(torch.stack([own[p][k] for own in outputs]) for k in (0, 1)) for p in range(len(outputs[0]))]
+        search = Search(laws, [(A, b) for A, b in stacked], graph, planes=True)
+        *_, last = search.tighten(seconds, _GAP, self.boxes)
+        learnt = []
+        for row, bounds in enumerate(last):
+            proof = f"bounds over {bounds.boxes:,} boxes"
+            calls = 0 if row else CHECKED  # of the network, to compare the graph with it
+            own: list[Evidence] = [Bracket(bounds.log_lower, bounds.log_upper, proof, bounds.boxes, calls)]
+            if math.log1p(-_RULED_OUT) > bounds.log_upper > -math.inf:
+                parts = Parts(laws[row].flat(), search.cuts(row))
+                if parts.total:
+                    own += self._counted(part.take(torch.tensor([row])), parts, laws[row].shape, rng)
+            learnt.append(own)
+        return learnt
 
     def _counted(self, part: Batch, parts: Parts, shape: tuple[int, ...], rng: Rng) -> list[Evidence]:
         enough = math.ceil(1 / (COUNTED_SHARE * self.target_error) ** 2)

@@ -16,6 +16,7 @@ from rarely.core.evidence import Evidence, Found, Number, Searched, Witnesses, g
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
 from rarely.methods.base import Run, progress
+from rarely.methods.islands import evidence_of
 from rarely.methods.line_sampling import MODEL_ERROR
 from rarely.methods.roots import gradient_starts, search_directions
 from rarely.methods.splitting import Splitting
@@ -67,12 +68,16 @@ class ImportanceSampling:
     def run(self, batch: Batch, rng: Rng) -> Run:
         if batch.inputs.normal_dim is None:
             raise InputError("importance sampling needs an input model that maps from normals; use Splitting")
+        before = batch.calls()
         islands = yield from self.pilot.populations(batch, rng)
+        spent = (batch.calls() - before).tolist()
         starts: list[Tensor | None] = []
         for group in islands:
             found = [i.survivors for i in group if i.survivors is not None and len(i.survivors)]
             starts.append(torch.cat(found) if found else None)
-        return (yield from self.weigh(batch, starts, rng))
+        weighed = yield from self.weigh(batch, starts, rng)
+        pilots = [evidence_of(group, "splitting pilot", calls) for group, calls in zip(islands, spent, strict=True)]
+        return [[*pilot, *own] for pilot, own in zip(pilots, weighed, strict=True)]
 
     def weigh(self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> Run:
         """Evidence from proposals fitted to violating points (n, d) of each problem, all problems at once."""
@@ -80,6 +85,8 @@ class ImportanceSampling:
         found = [Weighed() for _ in range(len(batch))]
         known = [row for row, points in enumerate(starts) if points is not None and len(points) >= 4]
         samples = self._affordable(batch, known)
+        for row in known:
+            found[row].broke = not samples
         if known and samples:
             part = batch.take(torch.tensor(known))
             chosen = [points for points in starts if points is not None and len(points) >= 4]
@@ -153,6 +160,7 @@ class ImportanceSampling:
 class Weighed:
     """The samples of one problem."""
 
+    broke: bool = False  # the budget did not reach
     log_w: list[Tensor] = field(default_factory=list)
     witnesses: list[Witnesses] = field(default_factory=list)
 
@@ -172,7 +180,8 @@ class Weighed:
     def evidence(self, calls: int) -> list[Evidence]:
         if self.log_prob == -math.inf:
             told = "the proposal met no violation" if self.log_w else "too few violating points to fit a proposal"
-            return [Searched("importance sampling", told, calls)]
+            told = "the budget does not reach for a proposal" if self.broke else told
+            return [Searched("importance sampling", told, calls, broke=self.broke)]
         log_w = torch.cat(self.log_w)
         size, k = float(effective_size(log_w.unsqueeze(0))), pareto_index(log_w)
         doubt = (

@@ -186,7 +186,7 @@ class LinedRegion:
         """`unseen` says what an independent check found that the lines did not see."""
         weakness, values = self.weakness(), self.replicates()
         if not values or max(values) == -math.inf:
-            return [Searched("line sampling", weakness or "nothing is known", calls)]
+            return [Searched("line sampling", weakness or "nothing is known", calls, broke=self.poor)]
         statistic, doubt = Replicates(tuple(values), MODEL_ERROR), "; ".join(filter(None, (weakness, unseen)))
         note = f"{len(self.lines)} line(s)"
         found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, ASSUMES, doubt, note)]

@@ -16,7 +16,7 @@ from rarely.core.rng import Rng
 from rarely.methods.base import Run, progress
 
 NAME = "bounds"
-_SHARE = 0.4  # of the seconds that are left, at most, where there is a limit
+_SHARE = 0.4  # of the seconds that are left
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Proofs:
     seconds: float = 10.0
     boxes: int | None = None
     quick: bool = False
+    share: float = _SHARE  # of the seconds that are left, at most
 
     @property
     def at_once(self) -> int:
@@ -39,7 +40,7 @@ class Proofs:
 
     def run(self, batch: Batch, rng: Rng) -> Run:
         spend, graphs = batch.spend, Graphs()
-        seconds = min(math.inf if self.boxes is not None else self.seconds, _SHARE * spend.left_seconds)
+        seconds = min(math.inf if self.boxes is not None else self.seconds, self.share * spend.left_seconds)
         problems = [batch.problems[row] for row in batch.rows.tolist()]
         proofs = prove_all(problems, seconds, boxes=self.boxes, quick=self.quick, graphs=graphs)
         calls = torch.tensor([proof.calls for proof in proofs])

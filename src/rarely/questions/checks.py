@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from rarely.core.batch import Batch
-from rarely.core.evidence import Evidence, Found, Levels, Searched, Witnesses, join_witnesses
+from rarely.core.evidence import Draws, Evidence, Found, Levels, Searched, Witnesses, join_witnesses, pooled
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 
@@ -15,12 +15,12 @@ _PROBE = 64  # inputs scored in both precisions
 
 
 def checked(part: Batch, evidence: Sequence[Evidence], *, shortened: bool) -> list[Evidence]:
-    """The evidence of the one problem of `part` with its witnesses replayed.
+    """The evidence of the one problem of `part`, its draws pooled and its witnesses replayed.
 
     `shortened`: the batch ran in a shorter precision than the network's own, so that the two are compared.
     """
     found = [e for e in evidence if isinstance(e, Found)]
-    rest = [e for e in evidence if not isinstance(e, Found)]
+    rest = [pooled(evidence), *(e for e in evidence if not isinstance(e, Found | Draws))]
     with part.spend.closing():
         replayed = _replayed(part, found)
         return [*rest, *replayed, *(_compared(part, rest, replayed) if shortened else [])]
@@ -70,14 +70,14 @@ def _compared(part: Batch, evidence: Sequence[Evidence], found: Sequence[Evidenc
         part.spend.charge(part.rows, len(inputs))
     except Exhausted:
         return [Searched("precision", "the budget did not reach for a comparison with the network's own precision")]
-    own = problem.score(inputs).cpu().double()
+    own, calls = problem.score(inputs).cpu().double(), 2 * len(inputs)
     error, lost, count = float((short - own).abs().max()), int((own[_PROBE:] < 0).sum()), len(inputs) - _PROBE
     told = f"run in a shorter precision than the network's own, where scores differ by up to {error:.2g}"
     levels = next((e.levels for e in reversed(evidence) if isinstance(e, Levels)), ())
     if lost and 2 * lost >= count:
         told += f"; {lost} of {count} witnesses are none in its own: the verdict hangs on precision"
-        return [Searched("precision", told, doubt=True)]
+        return [Searched("precision", told, calls, doubt=True)]
     if not count and levels and -2 * error < levels[-1] < 0:
         told += f", and the last level is {levels[-1]:.2g}: the verdict hangs on precision"
-        return [Searched("precision", told, doubt=True)]
-    return [Searched("precision", told)]
+        return [Searched("precision", told, calls, doubt=True)]
+    return [Searched("precision", told, calls)]

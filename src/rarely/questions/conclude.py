@@ -22,6 +22,7 @@ _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, 
 _EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
+_NOTHING = Bracket(-math.inf, 0.0, "nothing")
 _ALONE = "no independent method has confirmed this number, which Auto does"
 
 
@@ -79,10 +80,12 @@ def believe(evidence: Sequence[Evidence]) -> Belief:
     flat = _FLAT if draws.flat else ""
 
     def belief(outcome: Outcome, number: Number | None, *notes: str) -> Belief:
-        return Belief(outcome, number, draws, proved, levels, tuple(dict.fromkeys(filter(None, (*notes, flat)))))
+        sound = _NOTHING if outcome is Outcome.STALLED and proved.log_upper == -math.inf else proved
+        return Belief(outcome, number, draws, sound, levels, tuple(dict.fromkeys(filter(None, (*notes, flat)))))
 
     doubts = [e.told for e in evidence if isinstance(e, Searched) and e.doubt]
     if proved.log_lower > proved.log_upper:
+        proved = _NOTHING
         return belief(Outcome.STALLED, None, "two proofs contradict each other: rounding decides")
     if proved.log_upper == -math.inf:
         if witnessed:
@@ -91,8 +94,10 @@ def believe(evidence: Sequence[Evidence]) -> Belief:
             )
         return belief(Outcome.PROVED_SAFE, None, proved.sentence)
     words = _last_words(evidence, draws)
+    if not witnessed and all(n.doubt for n in words.values()):  # a number that its own method doubts, of nothing seen
+        words = {}
     if not words:
-        outcome, told = _without_number(witnessed, levels)
+        outcome, told = _without_number(witnessed, levels, draws, [e for e in evidence if isinstance(e, Searched)])
         return belief(Outcome.STALLED if doubts else outcome, None, told, *doubts)
     chosen, refusal = _choice(words, levels)
     others = [f"{n.method} was not used: {n.doubt}" for n in words.values() if n is not chosen and n.doubt]
@@ -103,9 +108,13 @@ def believe(evidence: Sequence[Evidence]) -> Belief:
     return belief(Outcome.VIOLATED, chosen, chosen.note, alone, *others)
 
 
-def _without_number(witnessed: bool, levels: Levels | None) -> tuple[Outcome, str]:
+def _without_number(
+    witnessed: bool, levels: Levels | None, draws: Draws, searches: Sequence[Searched]
+) -> tuple[Outcome, str]:
     if witnessed:
         return Outcome.STALLED, "violations exist, and no method has a number for them: see the upper bound"
+    if not draws.n and searches and not any(search.broke for search in searches):
+        return Outcome.STALLED, searches[-1].sentence
     if levels is None or levels.ended == "budget":
         return Outcome.OUT_OF_BUDGET, "" if levels is None else levels.sentence
     if levels.ended == "stalled" or levels.doubt:
@@ -117,7 +126,7 @@ def _proved(evidence: Sequence[Evidence]) -> Bracket:
     """All proofs together."""
     proofs = [e for e in evidence if isinstance(e, Bracket)]
     if not proofs:
-        return Bracket(-math.inf, 0.0, "nothing")
+        return _NOTHING
     low, high = max(proofs, key=lambda e: e.log_lower), min(proofs, key=lambda e: e.log_upper)
     return Bracket(low.log_lower, high.log_upper, high.proof, sum(e.boxes for e in proofs))
 
@@ -156,7 +165,8 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
         if split is None and levels is not None and count is None:
             return number, refusal
     if split is not None:
-        against = next((n for n in sound if apart(split, n)), None)
+        exact = [n for n in (count,) if n is not None and (apart(split, n) or apart(n, split))]
+        against = next((n for n in (*exact, *sound) if n in exact or apart(split, n)), None)
         if against is None or split.doubt:
             return split, ""
         return split, _contradiction(split, against)
@@ -167,7 +177,7 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
 
 def _unconfirmed(number: Number, referees: Sequence[Number], split: Number | None, levels: Levels | None) -> str:
     """Why a number that sees only what it looks at is not believed, or nothing."""
-    against = next((n for n in referees if apart(number, n)), None)
+    against = next((n for n in referees if apart(number, n) or (n.family == COUNTS and apart(n, number))), None)
     if against is not None:
         return _contradiction(number, against)
     if referees or (split is None and levels is None):  # confirmed; or nothing else was asked

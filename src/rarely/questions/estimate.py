@@ -91,12 +91,12 @@ class Running:
             **versions(),
         }
         belief = believe(evidence)
-        interval = belief.interval(self.confidence)
+        interval, method = belief.interval(self.confidence), belief.number.method if belief.number is not None else ""
         log_prob, std = belief.guess(interval)
         self.results[number] = Estimate(
             belief.outcome, log_prob, std, interval, belief.upper(self.confidence),
             int(self.spend.evaluations[number]), int(self.spend.gradients[number]), self.spend.seconds,
-            tuple(evidence), witnesses_of(evidence), belief.notes, provenance, self.problems[number].name,
+            method, tuple(evidence), witnesses_of(evidence), belief.notes, provenance, self.problems[number].name,
         )  # fmt: skip
 
 

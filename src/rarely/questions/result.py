@@ -62,6 +62,7 @@ class Estimate:
     evaluations: int  # of the network
     gradients: int
     seconds: float  # since the batch began, so problems of a batch share them
+    method: str = ""  # whose number it is
     evidence: tuple[Evidence, ...] = ()  # what each method has learnt
     witnesses: Witnesses = field(default_factory=no_witnesses, repr=False)  # replayed
     notes: tuple[str, ...] = ()  # what a careful reader should know about this number
@@ -121,7 +122,7 @@ class Estimate:
             yield "probability", scientific(self.log_prob)
             low, high = scientific(self.interval.low), scientific(self.interval.high)
             yield f"{self.interval.confidence:.0%} interval", f"{low} to {high}"
-            yield "log p", f"{self.log_prob:.3f} ± {self.log_prob_std:.3f}"
+            yield "log p", f"{self.log_prob:.3f} ± {self.log_prob_std:.3f}, by {self.method}"
         elif self.outcome is not Outcome.PROVED_SAFE:
             yield f"upper bound ({self.interval.confidence:.0%})", self._bound()
         yield "witnesses", str(len(self.witnesses))
@@ -182,6 +183,7 @@ class Estimate:
                 evaluations=int(data["evaluations"]),
                 gradients=int(data["gradients"]),
                 evidence=tuple(records.from_data(record) for record in data["evidence"]),
+                method=data["method"],
                 notes=tuple(data["notes"]),
                 provenance=data["provenance"],
                 name=data["name"],

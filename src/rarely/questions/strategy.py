@@ -61,6 +61,11 @@ class Goal(Protocol):
         """Independent inputs that could answer it on their own; 0 where that depends on what is found."""
         ...
 
+    @property
+    def patience(self) -> float:
+        """Share of the seconds left that a longer proof may take."""
+        ...
+
     def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:
         """What of new evidence counts for this question."""
         ...
@@ -113,6 +118,7 @@ class Precision:
     target_error: float
     order: tuple[str, ...] = STEPS
     draws: int = 0
+    patience: float = 0.4
 
     def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:
         return list(evidence)
@@ -246,7 +252,7 @@ class Auto:
 
     def _prove_longer(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         yield from _learn(Attack(), batch, cases, goal, rng)
-        yield from _learn(Proofs(self.proof_seconds), batch, cases, goal, rng)
+        yield from _learn(Proofs(self.proof_seconds, share=goal.patience), batch, cases, goal, rng)
 
     def _open(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return self._proves and batch.network.module is not None

@@ -76,6 +76,7 @@ class Below:
     p_max: float
     confidence: float
     rigorous: bool  # whether proofs are tried
+    patience: float = 0.4
 
     @property
     def order(self) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ class Settled:
     judge: Judge | None
     order: tuple[str, ...] = ("draws", "climbs", "proof", "longer proof", "splitting")
     draws: int = 0
+    patience: float = 0.9
     accepted: bool = False
 
     def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:

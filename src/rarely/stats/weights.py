@@ -10,6 +10,7 @@ from torch import Tensor
 
 def effective_size(log_w: Tensor) -> Tensor:
     """(sum w)^2 / sum w^2 of log-weights (R, n): (R,); 0 where all are -inf."""
+    log_w = log_w.double()
     w = torch.exp(log_w - log_w.amax(1, keepdim=True).clamp_min(-1e300))
     return w.sum(1) ** 2 / (w * w).sum(1).clamp_min(1e-300)
 

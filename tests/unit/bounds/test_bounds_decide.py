@@ -7,13 +7,14 @@ import time
 
 import pytest
 import torch
-from rarely.bounds.verdict import Ledger
 from torch import nn
 
+import rarely
 from rarely.bounds import Unprovable, build, decide_balls, decide_boxes
 from rarely.bounds.crown import propagate
 from rarely.bounds.graph import pruned
 from rarely.bounds.inputsplit import decide_by_inputs
+from rarely.bounds.ledger import Ledger
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.relusplit import decide_by_relus
 from rarely.bounds.spec import spec_of
@@ -161,8 +162,8 @@ def test_an_operator_that_cannot_be_bounded_gives_no_proof_but_may_give_a_witnes
     never = decide_boxes(module, low, high, [(torch.tensor([[1.0]]), torch.tensor([-1.0]))], 5.0)[0]
     assert never.status == "unknown"
     assert "no proof" in never.reason
-    always = decide_boxes(module, low, high, [(torch.tensor([[-1.0]]), torch.tensor([0.0]))], 5.0)[0]
-    assert always.status == "violated"
+    always = rarely.Problem(module.eval(), rarely.LinearConstraint([[-1.0]], [0.0]), rarely.Box([0.0, 0.0], [1.0, 1.0]))
+    assert rarely.verify(always, 5.0).status == "sat"
 
 
 def test_a_network_without_gradients_is_still_sampled():
@@ -170,9 +171,9 @@ def test_a_network_without_gradients_is_still_sampled():
         def forward(self, x):
             return torch.from_numpy(x.detach().numpy().sum(1, keepdims=True))
 
-    low, high = torch.zeros(1, 2), torch.ones(1, 2)
-    found = decide_boxes(Table(), low, high, [(torch.tensor([[-1.0]]), torch.tensor([-1.0]))], 5.0)[0]
-    assert found.status == "violated"
+    above = rarely.LinearConstraint([[-1.0]], [-1.0])
+    problem = rarely.Problem(Table().eval(), above, rarely.Box([0.0, 0.0], [1.0, 1.0]))
+    assert rarely.verify(problem, 5.0).status == "sat"
 
 
 def test_leaving_out_dead_neurons_changes_nothing_on_the_region():

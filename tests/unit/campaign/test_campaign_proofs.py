@@ -27,16 +27,16 @@ def hard_to_prove() -> rarely.Problem:
 
 def test_boxes_end_a_proof_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = hard_to_prove()
-    (verdict,) = problems.prove_quickly([problem], 60.0)
-    assert verdict is not None
-    assert verdict.boxes > 1
-    assert problems.prove_quickly([problem], float("inf"), 1) == [None]
-    (again,) = problems.prove_quickly([problem], float("inf"), verdict.boxes + 1)
-    assert again == verdict
+    (proof,) = problems.prove_all([problem], 60.0)
+    assert proof.status == "proved"
+    assert proof.boxes > 1
+    assert problems.prove_all([problem], float("inf"), boxes=1)[0].status == "unknown"
+    (again,) = problems.prove_all([problem], float("inf"), boxes=proof.boxes + 1)
+    assert again == proof
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 1e9)  # a machine that is endlessly slow
-    (late,) = problems.prove_quickly([problem], float("inf"), verdict.boxes + 1)
-    assert late == verdict
+    (late,) = problems.prove_all([problem], float("inf"), boxes=proof.boxes + 1)
+    assert late == proof
 
 
 def test_auto_with_boxes_asks_no_clock() -> None:

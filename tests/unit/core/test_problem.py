@@ -100,14 +100,14 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "label in a composition": (lambda: _problem(prop=Misclassification(9) | Targeted(0, 1)), "label 9 is out of range"),
     "columns of A": (lambda: _problem(prop=rarely.LinearConstraint([[1.0, 0.0]], [0.0])), "A has 2 columns"),
     "NaN scores": (lambda: _problem(prop=lambda x, y: y[:, 0] * NAN), "score is NaN"),
-    "shape of scores": (lambda: _problem(prop=lambda x, y: y), "score of 16 rows has shape"),
+    "shape of scores": (lambda: _problem(prop=lambda x, y: y), "score of 4 rows has shape"),
     "not a property": (lambda: _problem(prop=3), "property must be"),
     "shape of the input": (lambda: _problem(network=nn.Linear(4, 2).eval()), "input model has the shape"),
     "outside its density": (lambda: _problem(Uniform(shift=5.0)), "samples fall outside its support"),
     "outside its support": (lambda: _problem(Supported()), "outside its own support"),
     "NaN samples": (lambda: _problem(Uniform(scale=NAN)), "draws NaN"),
     "shape of samples": (lambda: _problem(OneShape()), "sample"),
-    "shape of the density": (lambda: _problem(Uniform(density_shape=(1,))), "log_density of 16 inputs has shape"),
+    "shape of the density": (lambda: _problem(Uniform(density_shape=(1,))), "log_density of 4 inputs has shape"),
     "no sample": (lambda: _problem(NoSample()), "no sample"),
     "no density": (lambda: _problem(NoDensity()), "no log_density"),
     "label without a center": (lambda: _problem(Uniform(), Misclassification()), "center"),
@@ -203,7 +203,8 @@ def test_scores_of_minus_infinity_give_no_wrong_number() -> None:
 
 def test_inputs_that_only_a_model_with_no_center_draws() -> None:
     network = nn.Linear(3, 2).eval()
-    assert estimate(Problem(network, Targeted(0, 1), Uniform()), MonteCarlo(100)).evaluations == 100
+    result = estimate(Problem(network, Targeted(0, 1), Uniform()), MonteCarlo(100))
+    assert result.evaluations == 100 + len(result.witnesses)  # which are replayed
 
 
 def test_input_error_is_a_value_error() -> None:

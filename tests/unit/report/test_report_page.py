@@ -16,9 +16,11 @@ import pytest
 
 import made_campaign as made
 from rarely.campaign.store import Header, Record, WitnessSet
-from rarely.questions.result import Interval, Outcome
+from rarely.core.evidence import SPLITTING, Number
+from rarely.questions.result import Outcome
 from rarely.report.page import WITH_WITNESS, write_page
 from rarely.report.tally import STANDINGS
+from rarely.stats.statistic import Interval, LogNormal
 
 NASTY = '</script><script>window.hacked = 1</script><img src=x onerror="window.hacked=1">\'"&$name <!--'
 
@@ -91,7 +93,7 @@ def test_rows_hold_everything_worst_first(page) -> None:
     rows = [dict(zip(read.data["fields"], row, strict=False)) for row in read.data["rows"]]
     assert [row["key"] for row in rows] == [f"{i:016x}" for i in (3, 0, 4, 2, 1)]
     assert rows[0]["levels"] == [-4.0, 0.0]
-    assert rows[0]["methods"][1] == ["line sampling", -3.0, 0.08, 12678, "9 directions"]
+    assert rows[0]["evidence"][2] == ["line sampling", "log p = -3.00 ± 0.08", 12678]
     assert rows[0]["notes"] == ["effective sample size 1277 of 4000, Pareto index 0.31"]
     assert rows[2]["log_prob"] is None
     assert rows[2]["upper"] == -230.0
@@ -177,7 +179,8 @@ def test_no_colour_of_a_drawing_ignores_the_dark(page, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nan", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_stays_valid_json(page, nan: float) -> None:
-    numbers = {"log_prob": nan, "log_prob_std": nan, "upper_bound": nan, "levels": (nan, 0.0), "acceptance": (nan,)}
+    said = Number("splitting", SPLITTING, LogNormal(nan, nan), 7, levels=(nan, 0.0), acceptance=(nan,))
+    numbers = {"log_prob": nan, "log_prob_std": nan, "upper_bound": nan, "evidence": (said,)}
     odd = replace(made.violated(-5.0), interval=Interval(0.95, nan, nan), **numbers)
     read = page([made.record(0, odd), made.record(1, made.violated(-5.0))])
     assert len(read.data["rows"]) == 2

@@ -34,7 +34,7 @@ def problem(edge: float, weight: float = 0.1) -> Problem:
 def test_a_run_in_bfloat16_says_so_and_keeps_a_clear_verdict() -> None:
     found = estimate(problem(0.15), SETTINGS, execution=SHORT)
     assert found.outcome is Outcome.VIOLATED
-    assert any("shorter precision" in note for note in found.notes)
+    assert any("shorter precision" in record.sentence for record in found.evidence)
     assert bool((found.witnesses.scores >= 0).all())
 
 
@@ -54,4 +54,4 @@ def test_an_absence_that_is_nearer_than_rounding_is_not_trusted() -> None:
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
 def test_no_word_where_nothing_is_shorter(dtype: torch.dtype | None) -> None:
     found = estimate(problem(0.15), SETTINGS, execution=Execution(device="cpu", dtype=dtype))
-    assert not any("shorter" in note for note in found.notes)
+    assert not any("shorter" in record.sentence for record in found.evidence)

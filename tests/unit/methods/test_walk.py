@@ -10,6 +10,7 @@ import torch
 from rarely import Gaussian, Problem, Splitting, estimate
 from rarely.core.execution import Execution
 from rarely.core.rng import Rng
+from rarely.core.spend import Spend
 from rarely.kernels import HMC, PCN, HitAndRun, Kernel, Langevin, RandomWalk
 from rarely.methods import walk
 from rarely.methods.walk import Walk
@@ -66,13 +67,13 @@ def test_a_recorded_step_is_counted_when_replayed_and_not_before(monkeypatch: py
         return lambda: None
 
     monkeypatch.setattr(walk, "record", record)
-    (batch,), counter = Execution(device="cpu").place([half_space()])
+    (batch,) = Execution(device="cpu").place([half_space()], spend := Spend(1))
     loop = Walk(PCN(), batch, True, Rng(0))
     state = PCN().init(batch, 50, Rng(1))
     loop.begin(state, torch.tensor([-10.0]))
     for steps in range(1, 7):
         loop.step()
-        assert int(counter.calls()[0]) == 50 * (1 + steps)
+        assert int(spend.calls()[0]) == 50 * (1 + steps)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

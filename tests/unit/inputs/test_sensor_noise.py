@@ -181,8 +181,8 @@ class Steps:
 def test_auto_spends_no_lines_on_steps(model: PixelDropout | Steps, count: int) -> None:
     problem = Problem(lambda x: x.sum(1), lambda x, y: y - 8.5, model)
     for found in estimate([problem] * count, Auto(target_error=0.5, proof_seconds=0), seed=11):
-        assert "splitting" in [report.method for report in found.methods]
-        assert "line sampling" not in [report.method for report in found.methods]
+        assert "splitting" in [record.method for record in found.evidence]
+        assert "line sampling" not in [record.method for record in found.evidence]
 
 
 @pytest.mark.parametrize("name", ["counts", "bright"])

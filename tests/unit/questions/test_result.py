@@ -11,7 +11,23 @@ import pytest
 import torch
 
 from rarely.core.errors import FormatError
-from rarely.questions.result import SCHEMA, Estimate, Interval, MethodReport, Outcome, Witnesses, in_words, scientific
+from rarely.core.evidence import Bracket, Draws, Evidence, Found, Levels, Number, Searched, Witnesses
+from rarely.questions.result import SCHEMA, Estimate, Outcome, in_words, scientific
+from rarely.stats.statistic import Binomial, Exceeded, Interval, LogNormal, Replicates
+
+EVIDENCE: tuple[Evidence, ...] = (
+    Draws(1000, 0, 1000),
+    Bracket(-math.inf, -3.0, "bounds over 12 boxes", 12, 3),
+    Number(
+        "splitting", "splitting", Replicates((-30.0, -math.inf, -29.5)), 800, "no region lost", "poor mixing", "1 of 3",
+        (-2.0, -1.0, 0.0), (0.3, 0.2),
+    ),
+    Number("lines", "lines", LogNormal(-30.0, 0.1), 12),
+    Number("counting", "counts", Binomial(3, 1000, -20.0, 1e-12), 1000),
+    Levels("splitting", Exceeded((-40.0, -41.5)), "stalled", 99, levels=(-math.inf, -1.0)),
+    Found("attack", Witnesses(torch.zeros(2, 3), torch.tensor([0.5, 0.5])), 7, replayed=True),
+    Searched("attack", "no violation at 64 points", 64),
+)  # fmt: skip
 
 
 def _estimate(**changes: object) -> Estimate:
@@ -24,11 +40,9 @@ def _estimate(**changes: object) -> Estimate:
         evaluations=1000,
         gradients=20,
         seconds=1.25,
-        levels=(-2.0, -1.0, 0.0),
-        acceptance=(0.3, 0.2),
+        evidence=EVIDENCE,
         witnesses=Witnesses(torch.zeros(2, 3), torch.tensor([0.5, 0.0])),
         notes=("look here",),
-        methods=(MethodReport("lines", -math.inf, math.inf, 12, "no root"),),
         provenance={"seed": 3},
         name="brake",
     )
@@ -42,7 +56,7 @@ def _nothing() -> Estimate:
         log_prob_std=math.inf,
         interval=Interval(0.95, -math.inf, -230.0),
         upper_bound=-230.0,
-        levels=(-math.inf, -1.0),
+        evidence=(Levels("splitting", Exceeded((-230.3,) * 4), "floor", 99, levels=(-math.inf, -1.0)),),
         witnesses=Witnesses(torch.zeros(0), torch.zeros(0)),
         name="",
     )
@@ -57,8 +71,14 @@ def test_json_round_trip(estimate: Estimate) -> None:
     assert strict["sentence"] == estimate.outcome.sentence
     back = Estimate.from_json(text)
     for name in estimate.__dataclass_fields__:
-        if name != "witnesses":
+        if name not in ("witnesses", "evidence"):
             assert getattr(back, name) == getattr(estimate, name), name
+    for one, other in zip(back.evidence, estimate.evidence, strict=True):
+        assert type(one) is type(other)
+        assert one.sentence == other.sentence
+        if not isinstance(one, Found):  # whose tensors stay in their own file
+            assert one == other
+    assert back.levels == estimate.levels
 
 
 @pytest.mark.parametrize(
@@ -98,8 +118,10 @@ def test_str_is_one_line_with_everything_that_matters() -> None:
     assert "\n" not in text
     for part in ("brake", scientific(-30.0), "95%", "1,060 calls", "-30.00 ± 0.10"):
         assert part in text
-    assert "do not trust" in str(_estimate(outcome=Outcome.STALLED))
-    assert f"p <= {scientific(-230.0)}" in str(_nothing())
+    for stalled in (_estimate(outcome=Outcome.STALLED), replace(_nothing(), outcome=Outcome.STALLED)):
+        assert "do not trust" in str(stalled)
+        assert "p <=" in str(stalled)
+    assert f"p <= {scientific(-230.0)} at 95% if no region was missed" in str(_nothing())
     assert "proved safe" in str(_estimate(outcome=Outcome.PROVED_SAFE, log_prob=-math.inf))
 
 

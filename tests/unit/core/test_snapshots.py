@@ -13,6 +13,7 @@ from rarely import Box, Execution, Gaussian, Misclassification, Problem, Splitti
 from rarely.core import snapshots
 from rarely.core.rng import Rng
 from rarely.core.snapshots import Snapshots, agree, together
+from rarely.core.spend import Spend
 
 
 def dense(seed: int, width: int = 8) -> nn.Module:
@@ -33,7 +34,7 @@ def around(network: nn.Module, seed: int) -> Problem:
 @pytest.fixture(params=["one by one", "together"])
 def batch_of(request: pytest.FixtureRequest) -> Callable[[list[Problem]], object]:
     def place(problems: list[Problem]) -> object:
-        (batch,), _ = Execution(device="cpu").place(problems)
+        (batch,) = Execution(device="cpu").place(problems, Spend(len(problems)))
         if request.param == "together":
             modules = list(batch.network.module)  # type: ignore[arg-type]
             for name, chunk in (("forward", 7), ("whole", None)):
@@ -69,7 +70,7 @@ def test_each_row_gets_its_own_network(make: Callable[[int], nn.Module], batch_o
 
 def test_one_architecture_is_one_batch_and_another_is_not() -> None:
     problems = [around(dense(0), 0), around(dense(1, 9), 1), around(dense(2), 2), around(conv(0), 3)]
-    batches, _ = Execution(device="cpu").place(problems)
+    batches = Execution(device="cpu").place(problems, Spend(len(problems)))
     assert sorted(batch.rows.tolist() for batch in batches) == [[0, 2], [1], [3]]
 
 

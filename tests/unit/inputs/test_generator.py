@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rarely import Auto, Problem, Splitting, estimate
 from rarely.core.errors import InputError
-from rarely.core.input_model import Each, stack_inputs
+from rarely.core.input_model import EachInputs, stack_inputs
 from rarely.core.rng import Rng
 from rarely.core.stacking import place
 from rarely.inputs import Generator
@@ -66,7 +66,7 @@ def test_the_decoder_moves_with_the_batch_as_a_copy() -> None:
 def test_problems_with_one_decoder_stack_and_others_run_side_by_side() -> None:
     one, other = Decoder().eval(), Decoder().eval()
     assert isinstance(stack_inputs([Generator(one, (2, 2)), Generator(one, (2, 2))]), Generator)
-    assert isinstance(stack_inputs([Generator(one, (2, 2)), Generator(other, (2, 2))]), Each)
+    assert isinstance(stack_inputs([Generator(one, (2, 2)), Generator(other, (2, 2))]), EachInputs)
 
 
 def _tail(model: Generator, limit: float) -> Problem:

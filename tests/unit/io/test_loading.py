@@ -13,7 +13,6 @@ from rarely.core.errors import FormatError, InputError
 from rarely.core.properties import LinearConstraint
 from rarely.core.rng import Rng
 from rarely.inputs import Box, Mixture, TruncatedGaussian
-from rarely.io.formats.specification import Polytope
 from rarely.io.formats.vnnlib import parse_vnnlib
 from rarely.io.problems import Constrained, load_problem, problem_from
 
@@ -117,9 +116,8 @@ def test_constraints_that_leave_too_little() -> None:
     spec = specification(box((0, 0), (1, 1)), "(<= (+ X_0 X_1) 0.001)", "(>= Y_0 0.4)")
     with pytest.raises(InputError, match=r"leave . of 1,000,000 points of the box"):
         problem_from(total, spec)
-    empty = Polytope(torch.ones(1, 2).numpy(), torch.tensor([-1.0]).numpy())
     with pytest.raises(InputError, match="leave 0 of"):
-        Constrained.to(Box([0.0, 0.0], [1.0, 1.0]), empty, "here")
+        Constrained.to(Box([0.0, 0.0], [1.0, 1.0]), torch.ones(1, 2), [-1.0], "here")
 
 
 def test_gaussian_inputs_are_truncated_to_the_box() -> None:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from rarely import Auto, Problem, Splitting, estimate
 from rarely.core.errors import InputError
-from rarely.core.input_model import Each, stack_inputs
+from rarely.core.input_model import EachInputs, stack_inputs
 from rarely.core.rng import Rng
 from rarely.inputs import Choice, Empirical, Fixed, Normal, OneHot, Tabular, Uniform
 
@@ -70,7 +70,7 @@ def test_tables_with_different_numbers_stack() -> None:
     z = Rng(2).normal((2, 30, 4))
     for row, table in enumerate(tables):
         torch.testing.assert_close(stacked.from_normal(z)[row], table.from_normal(z[row]))
-    assert isinstance(stack_inputs([tables[0], Tabular([Normal(0, 1)] * 3 + [OneHot([1, 1])])]), Each)
+    assert isinstance(stack_inputs([tables[0], Tabular([Normal(0, 1)] * 3 + [OneHot([1, 1])])]), EachInputs)
 
 
 def _data(n: int = 2_000) -> dict[str, np.ndarray]:

@@ -13,11 +13,24 @@ import rarely
 from rarely.bounds.measure import UniformMeasure
 from rarely.bounds.probability import Cuts
 from rarely.bounds.problems import probability_bounds
+from rarely.core.evidence import Bracket, Evidence, Found, Number
+from rarely.core.execution import Execution
 from rarely.core.rng import Rng
-from rarely.methods.counting import Parts, sample_open
-from rarely.questions.result import Estimate, Interval, Outcome
+from rarely.core.spend import Spend
+from rarely.methods.counting import NAME, Counting, Parts
+from rarely.questions.estimate import finish
+from rarely.questions.result import Outcome
 
-UNKNOWN = Estimate(Outcome.STALLED, -math.inf, math.inf, Interval(0.95, -math.inf, 0.0), 0.0, 0, 0, 0.0)
+
+def count(
+    problems: list[rarely.Problem], method: Counting, seed: int, calls: int | None = None
+) -> list[list[Evidence]]:
+    (batch,) = Execution(device="cpu").place(problems, Spend(len(problems), calls))
+    return finish(method.run(batch, Rng(seed)))
+
+
+def number(evidence: list[Evidence]) -> Number | None:
+    return next((e for e in evidence if isinstance(e, Number)), None)
 
 
 def _double(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -107,10 +120,12 @@ def test_auto_answers_where_populations_climb_the_wrong_hill(seed: int) -> None:
     problem, exact = _needle()
     found = rarely.estimate(problem, rarely.Auto(proof_boxes=4000), seed=seed)
     assert found.outcome is Outcome.VIOLATED
-    assert found.methods[-1].method == "counting where bounds leave room"
+    counted = [record for record in found.evidence if record.method == NAME]
+    assert isinstance(counted[0], Number)
+    assert found.log_prob == counted[0].log_prob
     assert abs(found.log_prob - exact) < 4 * found.log_prob_std < 0.4
     assert found.interval.low <= found.log_prob <= min(found.interval.high, found.upper_bound)
-    assert found.calls >= sum(report.calls for report in found.methods)
+    assert found.calls == sum(record.calls for record in found.evidence)
     again = rarely.estimate(problem, rarely.Auto(proof_boxes=4000), seed=seed)
     assert again.log_prob == found.log_prob
 
@@ -129,10 +144,11 @@ def test_counts_are_binomial() -> None:
     problem = rarely.Problem(net, rarely.Misclassification(label), box)
     *_, proof = probability_bounds(problem, gap=0.01)
     exact = 0.5 * (proof.log_lower + proof.log_upper)
-    found = [sample_open(problem, UNKNOWN, math.inf, 1000, 0.05, math.inf, Rng(seed)) for seed in range(60)]
-    assert all(each.outcome is Outcome.VIOLATED for each in found)
-    z = torch.tensor([(each.log_prob - exact) / each.log_prob_std for each in found])
-    assert abs(float(z.mean())) < 4 / math.sqrt(60) + proof.gap / 2 / min(each.log_prob_std for each in found)
+    all_counts = [number(evidence) for evidence in count([problem] * 60, Counting(boxes=1000, target_error=0.05), 0)]
+    found = [each for each in all_counts if each is not None]
+    assert len(found) == 60
+    z = torch.tensor([(each.log_prob - exact) / each.std for each in found])
+    assert abs(float(z.mean())) < 4 / math.sqrt(60) + proof.gap / 2 / min(each.std for each in found)
     # (n - 1) s^2 is chi-squared with 59 degrees of freedom: a chance of 1e-4 outside these ends.
     assert 24 < float(z.var()) * 59 < 110
 
@@ -147,16 +163,39 @@ def test_counts_are_binomial() -> None:
     ],
     ids=["not uniform", "black box", "nothing ruled out", "no calls left"],
 )
-def test_without_bounds_the_old_answer_stays(change: dict[str, Any]) -> None:
+def test_without_bounds_there_is_no_number(change: dict[str, Any]) -> None:
     problem, _ = _needle()
     problem = rarely.Problem(
         change.get("network", problem.network), problem.property, change.get("inputs", problem.inputs)
     )
-    found = sample_open(problem, UNKNOWN, math.inf, change.get("boxes", 4000), 0.1, change.get("calls", 1e6), Rng(0))
-    assert found is UNKNOWN
+    (found,) = count([problem], Counting(boxes=change.get("boxes", 4000)), 0, change.get("calls"))
+    assert number(found) is None
+    assert all(record.sentence for record in found)
 
 
 def test_many_dimensions_are_left_alone() -> None:
     net = nn.Sequential(nn.Linear(20, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
     problem = rarely.Problem(net, rarely.Misclassification(), rarely.LpBall(torch.zeros(20), 0.01))
-    assert sample_open(problem, UNKNOWN, 1.0, None, 0.1, 1e6, Rng(0)) is UNKNOWN
+    (found,) = count([problem], Counting(seconds=1.0), 0)
+    assert number(found) is None
+
+
+def test_problems_that_are_counted_together_are_bounded_as_alone() -> None:
+    """Needles of other sizes and boxes in one search: the same proofs as each on its own, and counts that fit."""
+    network = Needle(3, 0.03).eval()
+    above = rarely.LinearConstraint([[-1.0]], [0.0])
+    boxes = [
+        rarely.Box(torch.full((3,), low), torch.full((3,), high)) for low, high in ((0.0, 1.0), (0.1, 0.9), (0.15, 0.6))
+    ]
+    problems = [rarely.Problem(network, above, box) for box in boxes]
+    together = count(problems, Counting(boxes=2000), 1)
+    for problem, own, box in zip(problems, together, boxes, strict=True):
+        (alone,) = count([problem], Counting(boxes=2000), 2)
+        exact = 3 * math.log(0.06) - math.lgamma(4) - float((box.high - box.low).log().sum())
+        for proof in (own[0], alone[0]):
+            assert isinstance(proof, Bracket)
+            assert proof.log_lower <= exact <= proof.log_upper
+        counted = number(own)
+        assert counted is not None
+        assert abs(counted.log_prob - exact) < 5 * counted.std
+        assert isinstance(own[-1], Found)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from rarely import Auto, LineSampling, Problem, Splitting, estimate
 from rarely.core.errors import InputError
-from rarely.core.input_model import Each, stack_inputs
+from rarely.core.input_model import EachInputs, stack_inputs
 from rarely.core.rng import Rng
 from rarely.core.stacking import place
 from rarely.inputs import Corruptions, Fixed, Normal, OneHot, Uniform
@@ -132,7 +132,7 @@ def test_pictures_and_laws_with_different_numbers_stack() -> None:
 
 def test_other_kinds_of_laws_run_side_by_side() -> None:
     models = [Corruptions(PICTURE, rotation=Normal(0, 5)), Corruptions(PICTURE, rotation=Uniform(0, 5))]
-    assert isinstance(stack_inputs(models), Each)
+    assert isinstance(stack_inputs(models), EachInputs)
 
 
 def _half_space() -> tuple[list[Problem], list[float]]:

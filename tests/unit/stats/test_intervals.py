@@ -12,9 +12,9 @@ from rarely.stats.intervals import (
     log_mean_exp,
     log_upper_bound,
     normal_quantile,
-    replicate_interval,
     student_quantile,
 )
+from rarely.stats.statistic import Binomial, Exceeded, LogNormal, Replicates
 
 
 @pytest.mark.parametrize("a", [0.5, 1.0, 3.0, 40.0, 1e4])
@@ -81,21 +81,64 @@ def test_replicate_interval_covers(sigma: float, n: int) -> None:
     draws = truth - 0.5 * sigma**2 + sigma * generator.standard_normal((repeats, n))
     covered = 0
     for row in draws:
-        centre, std, low, high = replicate_interval(row.tolist(), 0.95)
-        assert low <= centre <= high
-        assert std > 0
-        covered += low <= truth <= high
+        known = Replicates(tuple(row.tolist()))
+        interval = known.interval(0.95)
+        assert known.log_prob in interval
+        assert known.std > 0
+        covered += truth in interval
     assert covered / repeats >= 0.95 - 5 * math.sqrt(0.95 * 0.05 / repeats)
 
 
 def test_replicate_interval_with_some_zeros_reaches_down_to_zero() -> None:
-    centre, std, low, high = replicate_interval([-5.0, -math.inf, -math.inf, -5.0], 0.95)
-    assert centre == pytest.approx(-5 + math.log(0.5))
-    assert low == -math.inf
-    assert centre < high <= 0
-    assert std == pytest.approx(math.sqrt(4 / 3 / 4))
+    known = Replicates((-5.0, -math.inf, -math.inf, -5.0))
+    assert known.log_prob == pytest.approx(-5 + math.log(0.5))
+    assert known.interval(0.95).low == -math.inf
+    assert known.log_prob < known.interval(0.95).high <= 0
+    assert known.std == pytest.approx(math.sqrt(4 / 3 / 4))
 
 
 def test_replicate_interval_knows_nothing_from_one_or_from_zeros() -> None:
-    assert replicate_interval([-5.0], 0.95) == (-5.0, math.inf, -math.inf, 0.0)
-    assert replicate_interval([-math.inf] * 3, 0.95) == (-math.inf, math.inf, -math.inf, 0.0)
+    for values in ((-5.0,), (-math.inf,) * 3):
+        known = Replicates(values)
+        assert known.log_prob == values[0]
+        assert known.std == math.inf
+        assert (known.interval(0.95).low, known.interval(0.95).high) == (-math.inf, 0.0)
+
+
+STATISTICS = {
+    "count": Binomial(3, 1000),
+    "no hit": Binomial(0, 1000),
+    "all hits": Binomial(7, 7),
+    "no trial": Binomial(0, 0),
+    "count in a part": Binomial(40, 100, -12.0),
+    "count in a part that is rounding": Binomial(40, 100, -30.0, 1e-13),
+    "replicates": Replicates((-9.0, -9.3, -8.8, -9.9)),
+    "replicates over one": Replicates((0.2, -0.1, 0.3)),
+    "replicates with a model": Replicates((-9.0, -9.0, -9.0), 0.05),
+    "some zeros": Replicates((-9.0, -math.inf, -8.0)),
+    "one run": LogNormal(-0.01, 0.5),
+}
+
+
+@pytest.mark.parametrize("known", STATISTICS.values(), ids=STATISTICS.keys())
+def test_a_number_lies_in_its_interval_and_at_most_at_one(known: Binomial | Replicates | LogNormal) -> None:
+    """Laws of evidence: whatever the sample, at any confidence."""
+    for confidence in (0.5, 0.9, 0.95, 0.999):
+        interval = known.interval(confidence)
+        assert interval.confidence == confidence
+        assert known.log_prob in interval
+        assert interval.high <= 0
+        assert known.lower(confidence) <= known.log_prob <= known.upper(confidence) <= 0
+        # One side at a time is sharper, and more confidence is wider.
+        assert known.upper(confidence) <= interval.high + 1e-12
+        assert known.lower(confidence) >= interval.low - 1e-12
+        wider = known.interval(0.5 + 0.5 * confidence)
+        assert wider.low <= interval.low
+        assert wider.high >= interval.high
+
+
+def test_what_levels_leave() -> None:
+    assert Exceeded((-40.0, -40.0, -40.0)).upper(0.95) == pytest.approx(-40.0)
+    assert -40 < Exceeded((-40.0, -45.0, -60.0)).upper(0.95) < -36
+    assert Exceeded((-40.0,), 0.5).upper(0.95) == pytest.approx(-40 + 0.5 * stats.norm.ppf(0.95))
+    assert Exceeded((0.0, 0.0)).upper(0.95) == 0.0

@@ -1,0 +1,192 @@
+"""Who is believed: laws that hold for any evidence, and the cases that decided them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rarely.core.evidence import (
+    COUNTS,
+    SPLITTING,
+    Bracket,
+    Draws,
+    Evidence,
+    Found,
+    Levels,
+    Number,
+    Searched,
+    Witnesses,
+)
+from rarely.questions.conclude import apart, believe
+from rarely.questions.result import Outcome
+from rarely.stats.statistic import Binomial, Exceeded, LogNormal, Replicates
+
+FOUND = Found("attack", Witnesses(torch.zeros(1, 2), torch.ones(1)), replayed=True)
+
+
+def split(log_prob: float, std: float, doubt: str = "") -> Number:
+    return Number("splitting", SPLITTING, LogNormal(log_prob, std), 1000, "no region was lost", doubt)
+
+
+def lines(log_prob: float, std: float, doubt: str = "") -> Number:
+    return Number("line sampling", "lines", LogNormal(log_prob, std), 1000, "lines point everywhere", doubt)
+
+
+def count(hits: int, trials: int, log_room: float = 0.0) -> Number:
+    return Number("counting", COUNTS, Binomial(hits, trials, log_room), trials)
+
+
+FLOOR = Levels("splitting", Exceeded((-231.0,) * 8), "floor", 5000)
+STALLED = Levels("splitting", Exceeded((-20.0,) * 8), "stalled", 5000)
+CUT = Levels("splitting", Exceeded((-20.0,) * 8), "budget", 5000)
+
+logs = st.floats(-200.0, 0.0)
+errors = st.floats(0.001, 5.0)
+doubts = st.sampled_from(["", "poor mixing"])
+records = st.one_of(
+    st.builds(lambda n, share: Draws(n, int(share * n)), st.integers(0, 10_000), st.floats(0, 1)),
+    st.builds(lambda a, b: Bracket(min(a, b), max(a, b), "boxes"), logs, logs),
+    st.builds(split, logs, errors, doubts),
+    st.builds(lines, logs, errors, doubts),
+    st.builds(lambda h, n: count(min(h, n), n), st.integers(1, 50), st.integers(1, 10_000)),
+    st.sampled_from([FLOOR, STALLED, CUT, FOUND, Searched("attack", "nothing at 64 points")]),
+    st.builds(lambda: Searched("precision", "it hangs on rounding", doubt=True)),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(records, max_size=7), st.sampled_from([0.5, 0.95, 0.999]))
+def test_laws_for_any_evidence(evidence: list[Evidence], confidence: float) -> None:
+    belief = believe(evidence)
+    interval, upper = belief.interval(confidence), belief.upper(confidence)
+    log_prob, _ = belief.guess(interval)
+    draws = belief.draws.statistic
+    witnessed = any(isinstance(e, Found) for e in evidence) or belief.draws.hits > 0
+    assert log_prob <= 0
+    assert log_prob == -math.inf or log_prob in interval
+    assert interval.low <= interval.high <= 0
+    assert upper <= 0
+    assert upper <= belief.bracket.log_upper
+    if belief.outcome in (Outcome.STALLED, Outcome.OUT_OF_BUDGET):
+        assert upper == min(draws.upper(confidence), belief.bracket.log_upper), "independent draws and proofs, no more"
+    if witnessed:
+        assert belief.outcome not in (Outcome.BELOW_FLOOR, Outcome.OUT_OF_BUDGET, Outcome.PROVED_SAFE)
+    if belief.outcome is Outcome.STALLED:
+        assert belief.notes, "what is not trusted says why"
+    if belief.outcome is Outcome.BELOW_FLOOR:
+        assert any("if the populations lost no region" in note for note in belief.notes)
+    if any(isinstance(e, Searched) and e.doubt for e in evidence):
+        assert belief.outcome in (Outcome.STALLED, Outcome.PROVED_SAFE)
+    if belief.outcome is Outcome.VIOLATED:
+        assert belief.number is not None
+        assert not belief.number.doubt
+        last = {e.family: e for e in evidence if isinstance(e, Number)}
+        for other in last.values():
+            if not other.doubt and belief.number.assumes and other.family != belief.number.family:
+                against = apart(belief.number, other) or apart(other, belief.number)
+                assert not (against and other.family in (SPLITTING, COUNTS)), "nothing that contradicts it stands"
+
+
+def test_a_proof_ends_everything_but_a_violation() -> None:
+    safe = Bracket(-math.inf, -math.inf, "boxes")
+    assert believe([Draws(1000, 0), safe]).outcome is Outcome.PROVED_SAFE
+    clash = believe([Draws(1000, 0), safe, FOUND])
+    assert clash.outcome is Outcome.STALLED
+    assert "contradicts the proof" in clash.notes[0]
+    assert clash.upper(0.95) > -math.inf, "a proof that is contradicted bounds nothing"
+
+
+def test_faster_methods_need_a_referee_that_agrees() -> None:
+    agreed = believe([split(-20.0, 0.4), lines(-20.3, 0.05), FOUND])
+    assert agreed.outcome is Outcome.VIOLATED
+    assert agreed.number is not None
+    assert agreed.number.method == "line sampling"
+    for said in (lines(-24.0, 0.05), lines(-14.0, 0.05)):
+        against = believe([split(-20.0, 0.4), said, FOUND])
+        assert against.outcome is Outcome.STALLED
+        assert "line sampling says" in against.notes[0]
+        assert "splitting says" in against.notes[0]
+    doubtful = believe([split(-20.0, 0.4, "poor mixing"), lines(-20.3, 0.05), FOUND])
+    assert doubtful.outcome is Outcome.STALLED
+
+
+@pytest.mark.parametrize("levels", [FLOOR, STALLED, CUT], ids=lambda e: e.ended)
+def test_a_number_of_lines_alone_is_not_believed_beside_splitting_that_found_nothing(levels: Levels) -> None:
+    """Seen: lines were right at -20.7, splitting found nothing, and the answer was a trusted "below 1e-100"."""
+    belief = believe([Draws(5800, 0), levels, lines(-20.7, 0.05), FOUND])
+    assert belief.outcome is Outcome.STALLED
+    assert belief.guess(belief.interval(0.95))[0] == -20.7
+    assert belief.upper(0.95) == Binomial(0, 5800).upper(0.95)
+    assert "line sampling says" in belief.notes[0]
+    assert "no violation" in belief.notes[0]
+
+
+def test_a_method_that_was_asked_alone_stands_alone_and_says_so() -> None:
+    belief = believe([lines(-20.0, 0.05), FOUND])
+    assert belief.outcome is Outcome.VIOLATED
+    assert any("no independent method" in note for note in belief.notes)
+
+
+def test_splitting_may_stand_alone_unless_its_runs_disagree() -> None:
+    """Seen on a small network: -24.84 ± 0.46, then -21.94 ± 0.26 at 32 times the size, where -20.44 is right."""
+    alone = believe([split(-24.84, 0.46), FOUND])
+    assert alone.outcome is Outcome.VIOLATED
+    larger = replace(split(-21.94, 0.26), method="larger splitting")
+    both = believe([split(-24.84, 0.46), larger, FOUND])
+    assert both.outcome is Outcome.STALLED
+    assert any("two runs disagree" in note for note in both.notes)
+    near = believe([split(-24.84, 0.46), replace(split(-24.0, 0.26), method="larger splitting"), FOUND])
+    assert near.outcome is Outcome.VIOLATED
+    assert near.number is not None
+    assert near.number.method == "larger splitting"
+
+
+def test_counts_assume_nothing_and_go_first() -> None:
+    exact = believe([split(-20.0, 0.05), count(300, 1000, -16.0), FOUND])
+    assert exact.number is not None
+    assert exact.number.family == COUNTS
+    draws = believe([Draws(100_000, 400), split(-9.0, 0.05)])
+    assert draws.outcome is Outcome.VIOLATED
+    assert draws.number is not None
+    assert draws.number.method == "Monte Carlo"
+
+
+def test_a_number_that_sound_evidence_contradicts_is_not_trusted() -> None:
+    for sound in (Draws(10_000, 0), Bracket(-math.inf, -30.0, "boxes"), Bracket(-1.0, 0.0, "boxes")):
+        belief = believe([sound, split(-3.0, 0.05), FOUND])
+        assert belief.outcome is Outcome.STALLED
+        assert "says log p = -3.00" in belief.notes[0]
+
+
+def test_a_number_without_digits_is_not_trusted() -> None:
+    assert believe([split(-20.0, 10.0), FOUND]).outcome is Outcome.STALLED
+    assert "standard error" in believe([split(-20.0, 10.0), FOUND]).notes[0]
+    for kept in (split(-20.0, 2.0), split(-200.0, 10.0)):
+        assert believe([kept, FOUND]).outcome is Outcome.VIOLATED
+
+
+def test_few_skewed_islands_refute_from_above_only_what_is_far() -> None:
+    """Seen at log p = -39.9: islands -43.5 ± 0.8 beside lines that were right, and 2.5 million calls to find out."""
+    islands = Replicates((-42.8, -43.9, -41.6, -45.1, -44.4, -43.2, -46.0, -42.2))
+    referee = Number("splitting", SPLITTING, islands, 20_000, "no region was lost")
+    assert not apart(lines(-40.5, 0.07), referee)
+    assert apart(lines(-35.0, 0.07), referee)
+    assert apart(lines(-47.0, 0.07), referee), "from below, where a missed region hides, less is enough"
+
+
+def test_what_remains_unknown_is_bounded_by_draws_alone() -> None:
+    for levels, outcome in ((FLOOR, Outcome.BELOW_FLOOR), (STALLED, Outcome.STALLED), (CUT, Outcome.OUT_OF_BUDGET)):
+        belief = believe([Draws(2200, 0), levels])
+        assert belief.outcome is outcome
+        expected = levels.left.upper(0.95) if levels is FLOOR else Binomial(0, 2200).upper(0.95)
+        assert belief.upper(0.95) == expected
+    assert believe([]).outcome is Outcome.OUT_OF_BUDGET
+    assert believe([]).upper(0.95) == 0.0
+    assert believe([Searched("line sampling", "no line reaches a violation")]).outcome is Outcome.STALLED
+    broke = Searched("line sampling", "the budget does not reach for lines", broke=True)
+    assert believe([broke]).outcome is Outcome.OUT_OF_BUDGET
