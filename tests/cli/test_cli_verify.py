@@ -64,7 +64,11 @@ def test_benchmark_goes_on_where_it_stopped(rarely, folder: Path, tmp_path: Path
     counts = [line.split()[:2] for line in done.stdout.splitlines()]
     assert all([verdict, "1"] in counts for verdict in ("sat", "unsat", "error"))
     (tmp_path / "out" / "sum_corner.txt").write_text("unknown\n")
+    (tmp_path / "out" / "sum_never.txt").unlink()
     assert "unknown" in rarely(*arguments).stdout  # kept, not run again
+    with (tmp_path / "out" / "results.csv").open() as lines:
+        comments = {row["instance"]: row["comment"] for row in csv.DictReader(lines)}
+    assert "3 inputs" in comments["sum_three.txt"]  # kept, too, when the table is written again
     assert "unknown" not in rarely(*arguments, "--force").stdout
 
 

@@ -196,9 +196,8 @@ def _dataset(table: DatasetTable, folder: Path) -> _Dataset:
         rows = table.indices
     if not rows or max(rows) >= count:
         raise InputError(f"{file.path} has {count} images, which indices = {table.indices!r} does not fit")
-    if table.clip is not None and (images.inputs.min() < table.clip[0] or images.inputs.max() > table.clip[1]):
-        low, high = images.inputs.min(), images.inputs.max()
-        raise InputError(f"{file.path}: pixels lie in [{low:g}, {high:g}], outside clip = {list(table.clip)}")
+    if table.clip is not None:
+        images.check_range(Path(file.path), table.clip, f"clip = {list(table.clip)}")
     return _Dataset(table, file, images.names, images.labels, rows)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rarely.campaign.store import Record, Store
 from rarely.core.errors import InputError, MissingExtra
+from rarely.questions.result import Estimate, plain
 
 _TEXT = ("key", "name", "network", "item", "label", "norm", "state", "reason", "outcome")
 _WHOLE = ("index", "replicate", "attempts", "evaluations", "gradients", "calls")
@@ -26,14 +26,16 @@ _ROWS_AT_ONCE = 5000
 def flat(record: Record) -> dict[str, Any]:
     """One row; what an estimate would say is None where there is none."""
     row = {name: getattr(record, name, None) for name in COLUMNS}
-    e = record.estimate
-    if e is not None:
-        row.update(
-            outcome=e.outcome.value, log_prob=e.log_prob, log_prob_std=e.log_prob_std, low=e.interval.low,
-            high=e.interval.high, upper_bound=e.upper_bound, evaluations=e.evaluations, gradients=e.gradients,
-            calls=e.calls, seconds=e.seconds,
-        )  # fmt: skip
-    return row
+    return row if record.estimate is None else {**row, **numbers(record.estimate)}
+
+
+def numbers(e: Estimate) -> dict[str, Any]:
+    """What an estimate says, in the columns of a table."""
+    return {
+        "outcome": e.outcome.value, "log_prob": e.log_prob, "log_prob_std": e.log_prob_std, "low": e.interval.low,
+        "high": e.interval.high, "upper_bound": e.upper_bound, "evaluations": e.evaluations, "gradients": e.gradients,
+        "calls": e.calls, "seconds": e.seconds,
+    }  # fmt: skip
 
 
 def export_store(store: Store, file: str | Path) -> int:
@@ -54,25 +56,30 @@ def frame(store: Store) -> Any:
     return pandas.DataFrame([flat(record) for record in store.records()], columns=list(COLUMNS))
 
 
-def _write_csv(store: Store, path: Path) -> int:
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
+    """One line per row, whose number is returned; rows may come one at a time."""
     count = 0
     with path.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, COLUMNS)
+        writer = csv.DictWriter(out, columns)
         writer.writeheader()
-        for record in store.records():
-            writer.writerow(flat(record))
+        for row in rows:
+            writer.writerow(row)
             count += 1
     return count
 
 
+def _write_csv(store: Store, path: Path) -> int:
+    return write_csv(path, COLUMNS, map(flat, store.records()))
+
+
 def _write_json(store: Store, path: Path) -> int:
-    """A list with one row a line. JSON has no infinities: they are strings, as in the JSON of an estimate."""
+    """A list with one row a line."""
     count = 0
     with path.open("w", encoding="utf-8") as out:
         out.write("[")
         for count, record in enumerate(store.records(), 1):
-            row = {k: repr(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in flat(record).items()}
-            out.write(("\n" if count == 1 else ",\n") + json.dumps(row, ensure_ascii=False, allow_nan=False))
+            row = json.dumps(plain(flat(record)), ensure_ascii=False, allow_nan=False)
+            out.write(("\n" if count == 1 else ",\n") + row)
         out.write("\n]\n")
     return count
 

@@ -20,8 +20,7 @@ from rarely.inputs import LpBall
 from rarely.io.formats.images import Images, load_images
 from rarely.io.formats.specification import Specification
 from rarely.io.formats.vnnlib import read_vnnlib
-from rarely.io.networks import load_network
-from rarely.io.normalised import normalised
+from rarely.io.networks import input_shape, load_network, normalised
 from rarely.io.problems import load_problem, problem_from
 from rarely.methods import Estimator
 from rarely.questions.estimate import estimate
@@ -67,8 +66,7 @@ def build_problem(task: Task) -> Problem:
         assert task.network_file is not None
         assert task.radius is not None
         network = _network(task.network_file)
-        image = torch.from_numpy(_image(network, place))
-        ball = LpBall(image, task.radius, "inf" if task.norm == "inf" else float(task.norm), place.clip)
+        ball = LpBall(_image(network, place), task.radius, task.norm, place.clip)
         return Problem(network, Misclassification(place.label), ball, task.name)
     if task.network_file is None:
         return load_problem(unchanged(place.file), input_model=place.input_model, name=task.name)
@@ -94,8 +92,7 @@ def _images(dataset: File, shape: tuple[int, ...] | None) -> Images:
 
 
 def _image(network: Any, place: ImagePlace) -> np.ndarray[Any, Any]:
-    shape = getattr(network, "input_shape", None)
-    return np.asarray(_images(place.dataset, None if shape is None else tuple(shape)).inputs[place.row])
+    return np.asarray(_images(place.dataset, input_shape(network)).inputs[place.row])
 
 
 def _pack(answered: Estimate, problem: Problem, task: Task) -> Solved:

@@ -14,13 +14,12 @@ from rarely.cli.demo import demo
 from rarely.cli.doctor import doctor
 from rarely.cli.estimate import estimate
 from rarely.cli.inspect import inspect
-from rarely.cli.output import screen
+from rarely.cli.output import end_interrupted, show_error
 from rarely.cli.report import plot, report
 from rarely.cli.robustness import robustness
 from rarely.cli.verify import verify
 from rarely.core.errors import RarelyError
 
-INTERRUPTED = 130  # what a shell reports for a program stopped by Ctrl-C
 USER_ERROR = 2
 
 
@@ -31,11 +30,10 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except RarelyError as error:
-            screen(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            show_error(error)
             raise typer.Exit(USER_ERROR) from error
-        except KeyboardInterrupt as interrupt:
-            screen(stderr=True).print("interrupted", style="yellow")
-            raise typer.Exit(INTERRUPTED) from interrupt
+        except KeyboardInterrupt:
+            end_interrupted("")
 
 
 app = typer.Typer(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shlex
+from dataclasses import asdict
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, plain_table, prints, screen, write_json
+from rarely.cli.output import check_writable, end_interrupted, plain_table, prints, screen, write_json
 
 if TYPE_CHECKING:
-    from rarely.campaign.compare import Comparison, Pair, Spread
+    from rarely.campaign.compare import Comparison, Pair
     from rarely.campaign.store import Store
 
 FAILURES = 1  # exit code of a run that ended with failed problems
-INTERRUPTED = 130
 _SHOWN = 20  # lines of a comparison on the screen
 
 campaign = typer.Typer(
@@ -41,16 +40,13 @@ class EngineName(StrEnum):
 @campaign.command()
 def plan(file: PlanFile, json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     """Check a plan and show what it would run, without running it."""
-    from dataclasses import asdict
-
     from rarely.campaign.campaign import Campaign
 
     summary = Campaign(file).summary()
     write_json(json_file, asdict(summary))
     if not prints(quiet, json_file):
         return
-    table = plain_table("group", "problems")
-    table.columns[1].justify = "right"
+    table = plain_table("group", "problems", right=[1])
     for name, count in summary.groups[:_SHOWN]:
         table.add_row(name, f"{count:,}")
     if len(summary.groups) > _SHOWN:
@@ -98,10 +94,7 @@ def run(
         given = {"--engine": engine, "--workers": workers, "--scheduler": scheduler, "--device": device}
         told = [(name, str(value)) for name, value in given.items() if value not in ("local", "auto", None)]
         again = shlex.join(["rarely", "campaign", "run", str(file), "--out", str(out), *chain(*told)])
-        screen(stderr=True).print(
-            f"interrupted; what is finished is kept. To go on: {again}", style="yellow", markup=False, soft_wrap=True
-        )
-        raise typer.Exit(INTERRUPTED) from None
+        end_interrupted(f"; what is finished is kept. To go on: {again}")
     with store:
         if not quiet:
             _show_status(store)
@@ -144,16 +137,15 @@ def compare(
     """
     from rarely.campaign.compare import compare_stores
     from rarely.campaign.store import Store
+    from rarely.campaign.tables import write_csv
 
     check_writable(csv_file, json_file)
     with Store.open(first) as a, Store.open(second) as b:
         found = compare_stores(a, b)
     write_json(json_file, _as_data(found))
     if csv_file is not None:
-        with csv_file.open("w", newline="", encoding="utf-8") as out:
-            writer = csv.DictWriter(out, list(_pair_row(found.pairs[0])) if found.pairs else ["problem"])
-            writer.writeheader()
-            writer.writerows(_pair_row(pair) for pair in found.pairs)
+        rows = [_pair_row(pair) for pair in found.pairs]
+        write_csv(csv_file, list(rows[0]) if rows else ["problem"], rows)
     if prints(quiet, json_file):
         _show_comparison(found)
 
@@ -178,8 +170,7 @@ def export(
 def _show_status(store: Store) -> None:
     counts = store.counts()
     console = screen()
-    table = plain_table(store.header.name, "problems")
-    table.columns[1].justify = "right"
+    table = plain_table(store.header.name, "problems", right=[1])
     for name, count in (*counts.items(), *((f"  {name}", count) for name, count in store.outcomes().items())):
         table.add_row(name, f"{count:,}")
     console.print(table)
@@ -251,19 +242,10 @@ def _as_data(found: Comparison) -> dict[str, Any]:
         "only_b": found.only_b,
         "unfinished": found.unfinished,
         "verdicts": found.verdicts(),
-        "mean": _spread_data(found.mean),
-        "median": _spread_data(found.median),
-        "pairs": [{k: _finite(v) for k, v in _pair_row(pair).items()} for pair in found.pairs],
+        "mean": found.mean and asdict(found.mean),
+        "median": found.median and asdict(found.median),
+        "pairs": [_pair_row(pair) for pair in found.pairs],
     }
-
-
-def _spread_data(spread: Spread | None) -> dict[str, Any] | None:
-    return None if spread is None else {key: _finite(value) for key, value in vars(spread).items()}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinities: they are strings, as in the JSON of an estimate."""
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _short(number: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +47,7 @@ def certify(
     rejected = decision.ruling is Ruling.REJECTED
     if rejected and len(decision.witnesses):
         decision.witnesses.save(witness)
-    write_json(json_file, json.loads(decision.to_json()))
+    write_json(json_file, decision)
     if prints(quiet, json_file):
         screen().print(str(decision), markup=False, soft_wrap=True)
         if rejected and len(decision.witnesses):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import as_data, check_writable, plain_table, prints, probability, screen, write_json
+from rarely.cli.output import check_writable, plain_table, prints, probability, screen, write_json
 from rarely.cli.running import run_problems
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def demo(
     outcomes.exit_if_interrupted()
     estimates = outcomes.finished()
     written = run.write(questions, estimates, out)
-    write_json(json_file, [as_data(estimate) for estimate in estimates])
+    write_json(json_file, estimates)
     if prints(quiet, json_file):
         _show(questions, estimates)
         console = screen()

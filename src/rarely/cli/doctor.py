@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import as_data, check_writable, plain_table, prints, screen, write_json
+from rarely.cli.output import check_writable, plain_table, prints, screen, write_json
 
 if TYPE_CHECKING:
     from rarely.demo.selfcheck import Check
@@ -72,10 +72,7 @@ def doctor(json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
             "devices": places,
             "parts": [{**asdict(part), "installed": part.installed} for part in parts],
             "data": data,
-            "checks": [
-                {"name": c.name, "passed": c.passed, "exact": _log(c.exact), "estimate": as_data(c.estimate)}
-                for c in checks
-            ],
+            "checks": [{"name": c.name, "passed": c.passed, "exact": c.exact, "estimate": c.estimate} for c in checks],
         },
     )
     if prints(quiet, json_file):
@@ -110,10 +107,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _log(log_prob: float) -> float | str:
-    return log_prob if log_prob > float("-inf") else "-inf"
 
 
 def _show(versions: dict[str, str], places: dict[str, str], parts: Sequence[Part], data: str | None) -> None:

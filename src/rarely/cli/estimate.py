@@ -10,7 +10,6 @@ import typer
 
 from rarely.cli import options as opt
 from rarely.cli.output import (
-    as_data,
     check_writable,
     estimates_table,
     outcome_counts,
@@ -69,7 +68,7 @@ def estimate(
     outcomes = run_problems(problems, estimator, run, title="estimating", quiet=quiet)
     found = outcomes.finished()
     if found:
-        write_json(json_file, [as_data(e) for e in found] if many else as_data(found[0]))
+        write_json(json_file, found if many else found[0])
         if prints(quiet, json_file):
             _show(found, many)
         if witnesses is not None:

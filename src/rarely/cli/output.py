@@ -6,10 +6,10 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rarely.questions.result import Estimate
 
 STDOUT = Path("-")
+INTERRUPTED = 130  # what a shell reports for a program stopped by Ctrl-C
 
 
 @cache
@@ -48,18 +49,16 @@ def check_writable(*files: Path | None) -> None:
 
 
 def write_json(file: Path | None, content: Any) -> None:
+    """Plain data, in which whatever has a `to_json` of its own may stand."""
+    from rarely.questions.result import plain
+
     if file is None:
         return
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(plain(content), indent=2, allow_nan=False, default=lambda part: json.loads(part.to_json())) + "\n"
     if file == STDOUT:
         sys.stdout.write(text)
     else:
         file.write_text(text, encoding="utf-8")
-
-
-def as_data(estimate: Estimate) -> Any:
-    """The content of Estimate.to_json."""
-    return json.loads(estimate.to_json())
 
 
 def probability(estimate: Estimate) -> tuple[str, str]:
@@ -75,11 +74,8 @@ def probability(estimate: Estimate) -> tuple[str, str]:
 
 
 def estimates_table(estimates: Sequence[Estimate]) -> Table:
-    table = plain_table(
-        "problem", "outcome", "probability", f"{estimates[0].interval.confidence:.0%} interval", "calls"
-    )
-    for column in (2, 4):
-        table.columns[column].justify = "right"
+    interval = f"{estimates[0].interval.confidence:.0%} interval"
+    table = plain_table("problem", "outcome", "probability", interval, "calls", right=(2, 4))
     for estimate in estimates:
         table.add_row(estimate.name, estimate.outcome.value, *probability(estimate), f"{estimate.calls:,}")
     return table
@@ -91,8 +87,27 @@ def outcome_counts(estimates: Sequence[Estimate]) -> str:
     return f"{len(estimates)} problems: {listed}"
 
 
-def plain_table(*columns: str) -> Table:
+def plain_table(*columns: str, right: Iterable[int] = ()) -> Table:
+    """Without lines between rows; the columns numbered in `right` are those of numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    return Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+    for column in right:
+        table.columns[column].justify = "right"
+    return table
+
+
+def show_error(message: object) -> None:
+    screen(stderr=True).print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def end_interrupted(message: str, *known: str) -> NoReturn:
+    """Say so, and what is known, and end as a shell expects after Ctrl-C."""
+    import typer
+
+    console = screen(stderr=True)
+    console.print(f"interrupted{message}", style="yellow", markup=False, soft_wrap=True)
+    for line in known:
+        console.print(line, markup=False, soft_wrap=True)
+    raise typer.Exit(INTERRUPTED)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,7 +16,7 @@ from rarely.cli.output import check_writable, plain_table, prints, probability, 
 from rarely.cli.running import run_problems
 
 if TYPE_CHECKING:
-    from rarely.cli.robustness_study import Row, Summary
+    from rarely.campaign.robustness import Row, Summary
 
 
 class Norm(StrEnum):
@@ -75,31 +76,52 @@ def robustness(
 
     One row per image and radius; all of them run as batches. Images that are misclassified without noise are named.
     """
-    from rarely.cli import robustness_study as study
+    from rarely.campaign.robustness import COLUMNS, curve_of, plan_rows, summarise
+    from rarely.campaign.tables import write_csv
+    from rarely.core.errors import InputError
+    from rarely.io.formats.images import load_images
+    from rarely.io.networks import input_shape, load_network, normalised
 
     check_writable(json_file, csv_file, plot)
     estimator = method.make()
-    radii: Any = eps
-    rows = study.plan(
-        study.open_network(network, mean, std, architecture=architecture, trust_pickle=trust_pickle),
-        inputs, labels, radii, norm.value, clip,
-    )  # fmt: skip
-    waiting = [row for row in rows if row.problem is not None]
-    if waiting:
-        problems = [row.problem for row in waiting if row.problem is not None]
-        outcomes = run_problems(problems, estimator, run, title="robustness", quiet=quiet)
-        for i, row in enumerate(waiting):
-            row.estimate = outcomes.estimates.get(i)
-    summaries = study.summarise(rows, radii)
-    write_json(json_file, study.as_data(rows, summaries, norm.value, clip))
+    radii, shift, scale = cast(Any, (eps, mean, std))  # tuples of numbers, by now
+    if any(not (0 < radius < math.inf) for radius in radii):
+        raise InputError("--eps must be positive numbers")
+    net = normalised(load_network(network, architecture=architecture, trust_pickle=trust_pickle), shift, scale)
+    images = load_images(inputs, input_shape(net), labels)
+    if clip is not None:
+        images.check_range(inputs, clip, f"--clip {clip[0]:g} {clip[1]:g}")
+    rows = plan_rows(net, images, radii, norm.value, clip)
+    waiting = [(row, row.problem) for row in rows if row.problem is not None]
+    outcomes = run_problems([p for _, p in waiting], estimator, run, title="robustness", quiet=quiet)
+    for i, (row, _) in enumerate(waiting):
+        row.estimate = outcomes.estimates.get(i)
+    summaries = summarise(rows, radii)
+    if json_file is not None:
+        write_json(json_file, _as_data(rows, summaries, norm.value, clip))
     if csv_file is not None:
-        _write_csv(csv_file, rows)
+        write_csv(csv_file, COLUMNS, (row.flat() for row in rows))
     if prints(quiet, json_file):
         _show(rows, summaries)
-    if plot is not None and any(row.estimate for row in rows):
-        study.draw_curve(rows, plot)
-    if waiting:
-        outcomes.exit_if_interrupted()
+    found = sorted({row.eps for row in rows if row.estimate is not None})
+    if plot is not None and found:
+        from rarely.report.figures import plot_curves, save
+
+        save(plot_curves([curve_of(rows, found)]), plot)
+    outcomes.exit_if_interrupted()
+
+
+def _as_data(
+    rows: Sequence[Row], summaries: Sequence[Summary], norm: str, clip: tuple[float, float] | None
+) -> dict[str, Any]:
+    shown = ("image", "label", "predicted", "eps", "misclassified", "estimate")
+    return {
+        "schema": 1,
+        "norm": norm,
+        "clip": clip,
+        "rows": [{name: getattr(row, name) for name in shown} for row in rows],
+        "summary": [asdict(summary) for summary in summaries],
+    }
 
 
 def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
@@ -112,36 +134,14 @@ def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
         else:
             chance = interval = calls = ""
             outcome = f"misclassified as {row.predicted}" if row.misclassified else "not finished"
-        table.add_row(row.name, str(row.label), f"{row.eps:g}", outcome, chance, interval, calls)
+        table.add_row(row.image, str(row.label), f"{row.eps:g}", outcome, chance, interval, calls)
     console.print(table)
     table = plain_table("eps", "images", "median log p", "quartiles", "no violation found", "misclassified")
     for summary in summaries:
-        low, middle, high = summary.quartiles
+        low, middle, high = summary.log_prob_quartiles
+        share = "" if summary.share_below_floor is None else f"{summary.share_below_floor:.0%}"
         table.add_row(
-            f"{summary.eps:g}", str(summary.images), f"{middle:.2f}", f"{low:.2f} to {high:.2f}",
-            f"{summary.share_below_floor:.0%}", str(summary.misclassified),
+            f"{summary.eps:g}", str(summary.images), f"{middle:.2f}", f"{low:.2f} to {high:.2f}", share,
+            str(summary.misclassified),
         )  # fmt: skip
     console.print(table)
-
-
-def _write_csv(file: Path, rows: Sequence[Row]) -> None:
-    with file.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.writer(out)
-        writer.writerow(
-            ["image", "label", "predicted", "eps", "outcome", "log_prob", "log_prob_std", "low", "high", "upper_bound",
-             "calls"]
-        )  # fmt: skip
-        for row in rows:
-            e = row.estimate
-            known: list[object] = ["misclassified" if row.misclassified else "not finished", *[""] * 6]
-            if e is not None:
-                known = [
-                    e.outcome.value,
-                    e.log_prob,
-                    e.log_prob_std,
-                    e.interval.low,
-                    e.interval.high,
-                    e.upper_bound,
-                    e.calls,
-                ]
-            writer.writerow([row.name, row.label, row.predicted, row.eps, *known])

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import typer
-
-from rarely.cli.output import screen
+from rarely.cli.output import end_interrupted, screen
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
@@ -36,14 +34,8 @@ class Outcomes:
         """Say where the unfinished problems stood, and end as a shell expects after Ctrl-C."""
         if not self.interrupted:
             return
-        console = screen(stderr=True)
-        console.print(
-            f"interrupted; {len(self.estimates)} of {len(self.problems)} problems were finished", style="yellow"
-        )
-        for row, known in self.standing.items():
-            name = self.problems[row].name or "the problem"
-            console.print(f"{name}: {known}", markup=False, soft_wrap=True)
-        raise typer.Exit(130)
+        known = [f"{self.problems[row].name or 'the problem'}: {text}" for row, text in self.standing.items()]
+        end_interrupted(f"; {len(self.estimates)} of {len(self.problems)} problems were finished", *known)
 
 
 def run_problems(
@@ -52,7 +44,10 @@ def run_problems(
     """Estimate all problems; `settings.timeout` is for all of them together."""
     from rarely.questions.estimate import Running
 
-    outcomes, running = Outcomes(problems), Running(problems, estimator, **settings.keywords())
+    outcomes = Outcomes(problems)
+    if not problems:
+        return outcomes
+    running = Running(problems, estimator, **settings.keywords())
     with progress_display(quiet, len(problems)) as display:
         task = display.add_task(title, total=len(problems), what="")
         try:

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rarely.cli.output import screen
+from rarely.cli import options as opt
+from rarely.cli.output import end_interrupted, plain_table, screen, show_error
+from rarely.cli.running import progress_display
 
 if TYPE_CHECKING:
-    from rarely.io.replay import Counterexample
-
-
-@dataclass(frozen=True)
-class Instance:
-    """What was said of one instance: a verdict of VNN-COMP, and the counterexample of a `sat`."""
-
-    verdict: str
-    seconds: float
-    counterexample: Counterexample | None = None
-    comment: str = ""
-
-    def write(self, path: Path) -> None:
-        from rarely.io.formats.vnncomp import write_result
-
-        found = self.counterexample
-        write_result(path, self.verdict, found.x if found else None, found.y if found else None)
+    from rarely.campaign.benchmark import Answer
 
 
 def verify(
@@ -51,52 +37,69 @@ def verify(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Run instances again that have a result file.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the attacks.")] = 0,
-    trust_pickle: Annotated[
-        bool, typer.Option("--trust-pickle", help="Open pickled files. That can run any code in them.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    trust_pickle: opt.TrustPickle = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Decide a VNN-COMP instance: sat, unsat, unknown or timeout.
 
     sat comes with a counterexample that violates when replayed in onnxruntime, with no tolerance; unsat only with a
     proof. A probability alone never decides: then the verdict is unknown, and the probability a comment on stderr.
     """
+    from rarely.campaign.benchmark import Answer, decide_files
     from rarely.core.errors import InputError, RarelyError
 
     if instances is not None:
-        from rarely.cli.benchmark import run_benchmark
-
         if network is not None or result is not None or results is None:
             raise InputError("--instances goes with --results DIR, and without NETWORK, PROPERTY and --result")
-        run_benchmark(instances, results, timeout, force=force, seed=seed, trust_pickle=trust_pickle, quiet=quiet)
+        _run_benchmark(instances, results, timeout, force=force, seed=seed, trust_pickle=trust_pickle, quiet=quiet)
         return
     if network is None or results is not None or force:
         raise InputError("verify takes NETWORK and PROPERTY, or --instances FILE.csv with --results DIR")
     try:
-        verdict = decide_files(network, prop, timeout or 60.0, seed=seed, trust_pickle=trust_pickle)
+        answer = decide_files(network, prop, timeout or 60.0, seed=seed, trust_pickle=trust_pickle)
     except RarelyError:
         if result is not None:
-            Instance("error", 0.0).write(result)
+            Answer("error").write(result)
         raise
     if result is not None:
-        verdict.write(result)
+        answer.write(result)
     if not quiet:
-        screen().print(verdict.verdict)
-        if verdict.comment:
-            screen(stderr=True).print(f"# {verdict.comment}", markup=False, soft_wrap=True)
+        screen().print(answer.verdict)
+        if answer.comment:
+            screen(stderr=True).print(f"# {answer.comment}", markup=False, soft_wrap=True)
 
 
-def decide_files(
-    network: str | Path, prop: str | Path | None, timeout: float, *, seed: int = 0, trust_pickle: bool = False
-) -> Instance:
-    """The verdict for one pair of files. Loading counts towards the timeout."""
-    from rarely.io.problems import load_pair, problems_from
-    from rarely.io.replay import Referee
-    from rarely.questions.verify import verify
+def _run_benchmark(csv_file: Path, folder: Path, timeout: float | None, *, quiet: bool, **how: Any) -> None:
+    from rarely.campaign.benchmark import run_instances
+    from rarely.io.formats.vnncomp import instance_name, read_instances
 
-    started = time.monotonic()
-    loaded, specification = load_pair(network, prop, trust_pickle=trust_pickle)
-    referee, problems = Referee(network, loaded, specification), problems_from(loaded, specification)
-    left = max(0.1, timeout - (time.monotonic() - started))
-    answer = verify(problems, left, seed=seed, judge=referee.judge)
-    return Instance(answer.status, time.monotonic() - started, referee.accepted, answer.sentence)
+    instances = read_instances(csv_file)
+    names = [*map(instance_name, instances), ""]
+    answers: list[Answer] = []
+    interrupted = False
+    with progress_display(quiet, len(instances)) as display:
+        task = display.add_task("verifying", total=len(instances), what=names[0])
+        try:
+            for answer in run_instances(instances, folder, timeout, **how):
+                answers.append(answer)
+                if answer.verdict == "error" and not answer.kept:
+                    show_error(answer.comment)
+                display.update(task, advance=1, what=names[len(answers)])
+        except KeyboardInterrupt:
+            interrupted = True
+    if not quiet:
+        _show(answers, len(instances))
+    if interrupted:
+        end_interrupted("; run the same command again to go on")
+
+
+def _show(answers: Sequence[Answer], total: int) -> None:
+    from rarely.io.formats.vnncomp import VERDICTS
+
+    table = plain_table("verdict", "instances", "seconds", "median", "longest", right=range(1, 5))
+    for kind in VERDICTS:
+        times = [answer.seconds for answer in answers if answer.verdict == kind]
+        if times:
+            table.add_row(kind, str(len(times)), f"{sum(times):.1f}", f"{median(times):.2f}", f"{max(times):.2f}")
+    screen().print(table)
+    screen().print(f"{len(answers)} of {total} instances decided or tried")

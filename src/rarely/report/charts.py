@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rarely.campaign.robustness import Curve
 from rarely.questions.result import scientific
 from rarely.report.figures import (
     ACCENT,
@@ -18,7 +19,6 @@ from rarely.report.figures import (
     INK,
     SERIES,
     WARNING,
-    Curve,
     histogram,
     plot_curves,
     plot_distribution,

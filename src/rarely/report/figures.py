@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rarely.campaign.robustness import Curve
 from rarely.core.errors import InputError
 from rarely.questions.result import Estimate, Outcome
 
@@ -26,21 +26,6 @@ _MAX_POINTS = 2000  # more become a smear, and a large file
 _LONGEST = 44  # characters of a name in a legend
 LN10 = math.log(10)
 _FORMATS = (".svg", ".png", ".pdf")
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Natural logs of p at each radius, one per problem; -inf where no violation was found."""
-
-    name: str
-    radii: Sequence[float]
-    log_probs: Sequence[ArrayLike]
-
-    def quartiles(self) -> NDArray[Any]:
-        """(radii, 3). Without interpolation: between a number and "no violation found" there is nothing."""
-        columns = [np.asarray(column, dtype=float) for column in self.log_probs]
-        cuts = [np.quantile(column, (0.25, 0.5, 0.75), method="inverted_cdf") for column in columns]
-        return np.array(cuts).reshape(-1, 3)
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -133,11 +118,6 @@ def plot_levels(estimates: Sequence[Estimate], size: tuple[float, float] = (7.2,
     axes.legend(frameon=False, fontsize=8)
     _clean(axes)
     return figure
-
-
-def plot_curve(radii: Sequence[float], log_probs: Sequence[ArrayLike], floor: float | None = None) -> Figure:
-    """Median and quartiles of log10 p over the radius. log_probs[i]: natural logs, one per image, -inf for none."""
-    return plot_curves([Curve("", radii, log_probs)], floor)
 
 
 def plot_curves(curves: Sequence[Curve], floor: float | None = None, size: tuple[float, float] = (6.4, 4.2)) -> Figure:

@@ -14,11 +14,11 @@ from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
+from rarely.campaign.robustness import Curve
 from rarely.campaign.store import FILE, Record, Store
 from rarely.campaign.tables import flat
 from rarely.core.errors import FormatError, InputError
 from rarely.questions.result import Estimate, Outcome
-from rarely.report.figures import Curve
 
 # How a problem stands, in the order in which shares are shown, and the sentence that explains it.
 STANDINGS = {

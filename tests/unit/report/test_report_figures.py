@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import made_campaign as made
+from rarely.campaign.robustness import Curve
 from rarely.core.errors import FormatError, InputError
 from rarely.report.charts import Drawing, inline
-from rarely.report.figures import Curve, histogram, plot_curves, plot_distribution, plot_levels, save
+from rarely.report.figures import histogram, plot_curves, plot_distribution, plot_levels, save
 from rarely.report.interactive import write_interactive
 from rarely.report.page import render
 from rarely.report.tally import read_records, tally

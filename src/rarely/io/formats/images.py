@@ -25,6 +25,12 @@ class Images:
     names: tuple[str, ...]
     labels: NDArray[np.int64] | None
 
+    def check_range(self, path: Path, clip: tuple[float, float], said: str) -> None:
+        """An InputError unless all pixels lie in `clip`; `said` is how the user wrote it."""
+        low, high = self.inputs.min(), self.inputs.max()
+        if low < clip[0] or high > clip[1]:
+            raise InputError(f"{path}: pixels lie in [{low:g}, {high:g}], outside {said}")
+
 
 def load_images(path: Path, shape: tuple[int, ...] | None, labels: Path | None) -> Images:
     """`shape` is that of one network input, None to take the images as they are."""

@@ -62,6 +62,11 @@ def read_instances(csv_path: str | Path) -> list[Instance]:
     return instances
 
 
+def instance_name(instance: Instance) -> str:
+    """Network and property without folders and endings."""
+    return "_".join(Path(path.name.removesuffix(".gz")).stem for path in (instance.network, instance.property))
+
+
 def _find(folder: Path, name: str, csv_path: str | Path, line: int) -> Path:
     names = [name, name.removesuffix(".gz") if name.endswith(".gz") else f"{name}.gz"]
     try:

@@ -1,0 +1,124 @@
+"""A classifier under random noise: images at several radii, and what they say together.
+
+Not a stored campaign: a handful of images starts at once, runs as one batch in this process, and leaves no folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+from rarely.campaign.tables import numbers
+from rarely.core.errors import InputError
+from rarely.core.problem import Problem
+from rarely.core.properties import Misclassification
+from rarely.inputs import LpBall
+from rarely.io.formats.images import Images
+from rarely.questions.result import Estimate
+
+COLUMNS = (
+    "image", "label", "predicted", "eps", "outcome", "log_prob", "log_prob_std", "low", "high", "upper_bound", "calls",
+)  # fmt: skip
+_AT_ONCE = 256  # images that the network is asked about in one call
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Natural logs of p at each radius, one per problem; -inf where no violation was found."""
+
+    name: str
+    radii: Sequence[float]
+    log_probs: Sequence[ArrayLike]
+
+    def quartiles(self) -> NDArray[Any]:
+        """(radii, 3), NaN where there is no problem."""
+        return np.array([_quartiles(np.asarray(column, dtype=float)) for column in self.log_probs]).reshape(-1, 3)
+
+
+def _quartiles(values: NDArray[Any]) -> NDArray[Any]:
+    # No interpolation: between a number and "no violation found" there is nothing.
+    return np.quantile(values, (0.25, 0.5, 0.75), method="inverted_cdf") if len(values) else np.full(3, math.nan)
+
+
+@dataclass
+class Row:
+    """One image at one radius."""
+
+    image: str
+    label: int
+    predicted: int
+    eps: float
+    problem: Problem | None  # None when the image is misclassified without any noise
+    estimate: Estimate | None = None
+
+    @property
+    def misclassified(self) -> bool:
+        return self.label != self.predicted
+
+    def flat(self) -> dict[str, Any]:
+        """The values of COLUMNS."""
+        state = "misclassified" if self.misclassified else "not finished"
+        known = {"outcome": state} if self.estimate is None else numbers(self.estimate)
+        return {name: known.get(name, getattr(self, name, "")) for name in COLUMNS}
+
+
+def plan_rows(
+    network: Any, images: Images, radii: Sequence[float], norm: str, clip: tuple[float, float] | None
+) -> list[Row]:
+    """A row for every image and radius, with its problem; without labels the network's own answers are kept."""
+    predicted = _predict(network, images.inputs)
+    labels = predicted if images.labels is None else images.labels
+    rows = []
+    for pixels, image, label, answer in zip(images.inputs, images.names, labels, predicted, strict=True):
+        for eps in radii:
+            row = Row(image, int(label), int(answer), eps, None)
+            if not row.misclassified:
+                ball = LpBall(torch.from_numpy(pixels), eps, norm, clip)
+                row.problem = Problem(network, Misclassification(row.label), ball, f"{image} eps {eps:g}")
+            rows.append(row)
+    return rows
+
+
+def _predict(network: Any, images: NDArray[np.float32]) -> NDArray[np.int64]:
+    dtype = next((p.dtype for p in network.parameters()), None) if isinstance(network, nn.Module) else None
+    pieces = torch.from_numpy(images).tensor_split(1 + len(images) // _AT_ONCE)
+    with torch.no_grad():
+        try:
+            answers = [network(piece.to(dtype)).flatten(1).argmax(1) for piece in pieces]
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise InputError(f"the network fails on images of shape {images.shape[1:]}: {error}") from error
+    return np.asarray(torch.cat(answers))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All images at one radius. Misclassified ones are counted apart."""
+
+    eps: float
+    images: int
+    misclassified: int
+    log_prob_quartiles: tuple[float, ...]  # -inf below the floor, NaN without images
+    share_below_floor: float | None
+
+
+def summarise(rows: Sequence[Row], radii: Sequence[float]) -> list[Summary]:
+    curve, found = curve_of(rows, radii), []
+    for eps, column, cuts in zip(radii, curve.log_probs, curve.quartiles().tolist(), strict=True):
+        values = np.asarray(column, dtype=float)
+        count, below = len(values), int(np.isneginf(values).sum())
+        failed = sum(row.misclassified for row in rows if row.eps == eps)
+        found.append(Summary(eps, count, failed, tuple(cuts), below / count if count else None))
+    return found
+
+
+def curve_of(rows: Sequence[Row], radii: Sequence[float]) -> Curve:
+    """log p of what is known at each of `radii`."""
+    known = [(row.eps, row.estimate.log_prob) for row in rows if row.estimate is not None]
+    return Curve("", radii, [[log_prob for at, log_prob in known if at == eps] for eps in radii])
