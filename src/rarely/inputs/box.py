@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, inside, leading, tensor
 from rarely.core.rng import Rng
+from rarely.inputs.common import one_each, uniform_between
 from rarely.stats.normal import Span
 
 
@@ -21,6 +23,8 @@ class Box:
     low: Tensor  # (*event)
     high: Tensor  # (*event)
     event_shape: Shape
+    normal_dim = property(one_each)
+    support = property(attrgetter("low", "high"))
 
     def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
         lower = tensor(low, "low")
@@ -43,20 +47,11 @@ class Box:
         return Span(self.low, self.high)
 
     @property
-    def normal_dim(self) -> int:
-        return int(torch.Size(self.event_shape).numel())
-
-    @property
     def center(self) -> Tensor:
         return 0.5 * (self.low + self.high)
 
-    @property
-    def support(self) -> tuple[Tensor, Tensor]:
-        return self.low, self.high
-
     def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
-        u = rng.uniform((*leading(shape), *self.event_shape), self.low.dtype)
-        return torch.addcmul(self.low, u, self.high - self.low).clamp(self.low, self.high)
+        return uniform_between(self.low, self.high, (*leading(shape), *self.event_shape), rng)
 
     def log_density(self, x: Tensor) -> Tensor:
         ok = inside(x, self.low, self.high, self.event_shape)

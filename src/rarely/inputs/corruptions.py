@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError
-from rarely.core.input_model import ArrayLike, Shape, assign, check_range, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.input_model import ArrayLike, Shape, assign, check_range, tensor
+from rarely.inputs.common import no_density, sample_normals
 from rarely.inputs.laws import Law
 
 _SMALLEST = 0.05  # of a scale: a normal law reaches 0, a picture cannot
@@ -34,6 +34,8 @@ class Corruptions:
     high: Tensor  # ()
     kinds: tuple[str, ...]
     event_shape: Shape
+    sample = sample_normals
+    log_density = no_density
 
     def __init__(
         self,
@@ -87,12 +89,6 @@ class Corruptions:
         whole = torch.ones_like(self.center)
         low, high = (limit.reshape(*limit.shape, *([1] * len(self.event_shape))) for limit in (self.low, self.high))
         return low * whole, high * whole
-
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
-        return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.image.dtype))
-
-    def log_density(self, x: Tensor) -> Tensor:
-        raise InputError("corrupted pictures have no density; use a method or kernel on normals, such as PCN")
 
     def parameters(self, z: Tensor) -> dict[str, Tensor]:
         """What the normals (..., normal_dim) say: the value (...) of every corruption."""

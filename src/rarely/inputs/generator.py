@@ -14,6 +14,7 @@ from rarely.core.errors import InputError, NetworkError
 from rarely.core.input_model import Shape, assign, leading
 from rarely.core.network import Network, adapt_network
 from rarely.core.rng import Rng
+from rarely.inputs.common import no_density
 
 _PROBE = 2  # latents that show which shape the decoder gives
 
@@ -29,6 +30,8 @@ class Generator:
     decoder: Network
     latent: Shape
     event_shape: Shape
+    support = None
+    log_density = no_density
 
     def __init__(self, decoder: nn.Module | Callable[[Any], Any], latent: int | Shape) -> None:
         shape = leading(latent)
@@ -61,15 +64,8 @@ class Generator:
     def center(self) -> Tensor:
         return self.from_normal(torch.zeros(self.normal_dim, dtype=self.decoder.dtype))
 
-    @property
-    def support(self) -> None:
-        return None
-
     def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
         return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.decoder.dtype))
-
-    def log_density(self, x: Tensor) -> Tensor:
-        raise InputError("what a generator makes has no known density; use a kernel on normals, such as PCN")
 
     def from_normal(self, z: Tensor) -> Tensor:
         return self._decode(z.reshape(-1, *self.latent)).reshape(*z.shape[:-1], *self.event_shape)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from operator import attrgetter
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -42,21 +43,18 @@ class Uniform:
 
     low: Tensor  # (1,)
     high: Tensor  # (1,)
-    width: int
+    width = 1
+    support = property(attrgetter("low", "high"))
 
     def __init__(self, low: float, high: float) -> None:
         lower, upper = _number(low, "low"), _number(high, "high")
         if bool(lower > upper):
             raise InputError(f"low {low:g} > high {high:g}; swap the bounds")
-        assign(self, low=lower, high=upper, width=1)
+        assign(self, low=lower, high=upper)
 
     @property
     def center(self) -> Tensor:
         return 0.5 * (self.low + self.high)
-
-    @property
-    def support(self) -> tuple[Tensor, Tensor]:
-        return self.low, self.high
 
     def from_normal(self, z: Tensor) -> Tensor:
         return Span(self.low, self.high).at(z)
@@ -68,16 +66,13 @@ class Normal:
 
     mean: Tensor  # (1,)
     std: Tensor  # (1,)
-    width: int
+    width = 1
+    center = property(attrgetter("mean"))
 
     def __init__(self, mean: float, std: float) -> None:
         if not std >= 0:
             raise InputError(f"std must be at least 0, got {std}")
-        assign(self, mean=_number(mean, "mean"), std=_number(std, "std"), width=1)
-
-    @property
-    def center(self) -> Tensor:
-        return self.mean
+        assign(self, mean=_number(mean, "mean"), std=_number(std, "std"))
 
     @property
     def support(self) -> tuple[Tensor, Tensor]:
@@ -92,18 +87,12 @@ class Fixed:
     """Always the same."""
 
     value: Tensor  # (1,)
-    width: int
+    width = 1
+    center = property(attrgetter("value"))
+    support = property(attrgetter("value", "value"))
 
     def __init__(self, value: float) -> None:
-        assign(self, value=_number(value, "value"), width=1)
-
-    @property
-    def center(self) -> Tensor:
-        return self.value
-
-    @property
-    def support(self) -> tuple[Tensor, Tensor]:
-        return self.value, self.value
+        assign(self, value=_number(value, "value"))
 
     def from_normal(self, z: Tensor) -> Tensor:
         return self.value + torch.zeros_like(z)
@@ -114,7 +103,7 @@ class Empirical:
     """As in the data: their quantiles, joined by straight lines. Nothing lies beyond the values seen."""
 
     knots: Tensor  # (K,) quantiles at equally spaced probabilities from 0 to 1
-    width: int
+    width = 1
 
     def __init__(self, data: ArrayLike) -> None:
         values = tensor(data, "data").double().flatten()
@@ -124,7 +113,7 @@ class Empirical:
         ordered, place = values.sort().values, at * (values.numel() - 1)
         below = place.floor().long().clamp_max(values.numel() - 2)
         knots = torch.lerp(ordered[below], ordered[below + 1], place - below)
-        assign(self, knots=knots.to(torch.get_default_dtype()), width=1)
+        assign(self, knots=knots.to(torch.get_default_dtype()))
 
     @property
     def center(self) -> Tensor:
@@ -143,18 +132,24 @@ class Empirical:
         return torch.lerp(knots.gather(-1, below), knots.gather(-1, below + 1), place - below)
 
 
+def _at_zero(self: Any) -> Tensor:
+    """The value of the middle of the normal, of a law with edges."""
+    made: Tensor = self.from_normal(self.edges.new_zeros(*self.edges.shape[:-1], 1))
+    return made
+
+
 @dataclass(frozen=True, init=False)
 class Choice:
     """One of a list of numbers, such as an integer or the code of a category."""
 
     values: Tensor  # (K,)
     edges: Tensor  # (K - 1,) of the normal: below the first is the first value
-    width: int
+    width = 1
+    center = property(_at_zero)
 
     def __init__(self, values: ArrayLike, probabilities: ArrayLike | None = None) -> None:
         numbers = tensor(values, "values").flatten()
-        edges = _edges(numbers.numel(), probabilities)
-        assign(self, values=numbers, edges=edges, width=1)
+        assign(self, values=numbers, edges=_edges(numbers.numel(), probabilities))
 
     @classmethod
     def integers(cls, low: int, high: int) -> Choice:
@@ -162,10 +157,6 @@ class Choice:
         if low > high:
             raise InputError(f"low {low} > high {high}; swap the bounds")
         return cls(torch.arange(low, high + 1))
-
-    @property
-    def center(self) -> Tensor:
-        return _at_zero(self.values, self.edges)
 
     @property
     def support(self) -> tuple[Tensor, Tensor]:
@@ -182,6 +173,7 @@ class OneHot:
     edges: Tensor  # (K - 1,) of the normal
     names: tuple[str, ...]
     width: int
+    center = property(_at_zero)
 
     def __init__(self, probabilities: ArrayLike, names: Sequence[str] = ()) -> None:
         share = tensor(probabilities, "probabilities").flatten()
@@ -190,11 +182,6 @@ class OneHot:
             raise InputError(f"there are {len(names)} names for {count} categories")
         labels = tuple(str(name) for name in names) or tuple(str(k) for k in range(count))
         assign(self, edges=_edges(count, share), names=labels, width=count)
-
-    @property
-    def center(self) -> Tensor:
-        z = self.edges.new_zeros(*self.edges.shape[:-1], 1)
-        return _member(z, self.edges)
 
     @property
     def support(self) -> tuple[Tensor, Tensor]:
@@ -227,10 +214,6 @@ def _member(z: Tensor, edges: Tensor) -> Tensor:
     if not z.requires_grad:
         return hot
     return with_slope(hot, torch.special.ndtr(ends[1] - z) - torch.special.ndtr(ends[0] - z))
-
-
-def _at_zero(values: Tensor, edges: Tensor) -> Tensor:
-    return (_member(edges.new_zeros(*edges.shape[:-1], 1), edges) * values).sum(-1, keepdim=True)
 
 
 def _edges(count: int, probabilities: ArrayLike | None) -> Tensor:

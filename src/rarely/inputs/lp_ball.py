@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
 from rarely.core.rng import Rng
 from rarely.inputs.box import Box
+from rarely.inputs.common import uniform_between
 from rarely.stats.normal import Span, log_radial_fraction
 
 
@@ -32,6 +34,8 @@ class LpBall:
     norm: float
     cut: bool
     event_shape: Shape
+    center = property(attrgetter("middle"))
+    support = property(attrgetter("low", "high"))
 
     def __init__(
         self,
@@ -71,22 +75,13 @@ class LpBall:
         d = int(torch.Size(self.event_shape).numel())
         return None if self.cut else d + 1 if self.norm == 1 else d
 
-    @property
-    def center(self) -> Tensor:
-        return self.middle
-
-    @property
-    def support(self) -> tuple[Tensor, Tensor]:
-        return self.low, self.high
-
     def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
         lead = leading(shape)
         if self.cut:
             return self._rejection(lead, rng)
         assert self.normal_dim is not None
         if self.norm == math.inf:
-            u = rng.uniform((*lead, *self.event_shape), self.low.dtype)
-            return torch.addcmul(self.low, u, self.high - self.low).clamp(self.low, self.high)
+            return uniform_between(self.low, self.high, (*lead, *self.event_shape), rng)
         return self.from_normal(rng.normal((*lead, self.normal_dim), self.middle.dtype))
 
     def log_density(self, x: Tensor) -> Tensor:

@@ -12,6 +12,10 @@ from torch import Tensor
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt_inputs, assign, leading, tensor
 from rarely.core.rng import Rng
+from rarely.inputs.box import Box
+from rarely.inputs.constrained import Constrained
+from rarely.inputs.gaussian import Gaussian, TruncatedGaussian
+from rarely.inputs.lp_ball import LpBall
 from rarely.stats.normal import LOG_SQRT_2PI, Span
 
 
@@ -19,8 +23,9 @@ from rarely.stats.normal import LOG_SQRT_2PI, Span
 class Mixture:
     """Component i with probability weights[i].
 
-    The density of a mixture needs normalised components. What a component's log_density lacks is known for Box, the
-    l-infinity ball and Gaussian; a user's own component is taken as normalised; for others give `log_volumes`.
+    The density of a mixture needs normalised components. What a component's log_density lacks is known for boxes, the
+    l-infinity ball and Gaussians, also under constraints; a user's own component is taken as normalised; for others
+    give `log_volumes`.
     """
 
     components: tuple[InputModel, ...]
@@ -41,7 +46,7 @@ class Mixture:
         if share.shape != (len(models),) or bool((share < 0).any()) or float(share.sum()) <= 0:
             raise InputError(f"weights must be {len(models)} numbers of at least 0 with a positive sum")
         if log_volumes is None:
-            volumes = torch.tensor([_log_volume(model) for model in models], dtype=torch.float64)
+            volumes = torch.tensor([log_volume(model) for model in models], dtype=torch.float64)
         else:
             volumes = tensor(log_volumes, "log_volumes").double()
         weights, dtype = torch.log(share / share.sum()), torch.get_default_dtype()
@@ -100,16 +105,19 @@ def _choose(drawn: Tensor, choice: Tensor) -> Tensor:
     return drawn.gather(0, index.expand(1, *drawn.shape[1:])).squeeze(0)
 
 
-def _log_volume(model: InputModel) -> float:
+def log_volume(model: InputModel) -> float:
     """What a component's log_density lacks: the log-volume of a uniform one, the constant of a normal one."""
-    from rarely.inputs.box import Box
-    from rarely.inputs.gaussian import Gaussian
-    from rarely.inputs.lp_ball import LpBall
-
+    if isinstance(model, Constrained):
+        return log_volume(model.base) + math.log(float(model.share))
     if isinstance(model, Box) or (isinstance(model, LpBall) and model.norm == torch.inf):
         width = (model.high - model.low).double()
         return float(torch.log(width[width > 0]).sum())
     if isinstance(model, Gaussian):
         scale = model.std[model.std > 0] if model.independent else model.factor.diagonal()
         return float(torch.log(scale.double()).sum()) + LOG_SQRT_2PI * scale.numel()
+    if isinstance(model, TruncatedGaussian):
+        a, b = ((side - model.mean).double() / model.std for side in (model.low, model.high))
+        a, b = torch.where(a > 0, -b, a), torch.where(a > 0, -a, b)  # the lower tail keeps its digits
+        mass = torch.log(torch.special.ndtr(b) - torch.special.ndtr(a)) + torch.log(model.std) + LOG_SQRT_2PI
+        return float(torch.where(a < b, mass, -0.5 * a.square()).sum())
     return 0.0 if isinstance(model, Custom) else math.nan

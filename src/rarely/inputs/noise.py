@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError
-from rarely.core.input_model import ArrayLike, Shape, assign, check_range, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.input_model import ArrayLike, Shape, assign, check_range, tensor
+from rarely.inputs.common import no_density, one_each, sample_normals, scale_like
 from rarely.inputs.laws import with_slope
 from rarely.stats.normal import lower_tail
 
@@ -30,33 +31,18 @@ class GaussianNoise:
     low: Tensor  # (*event)
     high: Tensor  # (*event)
     event_shape: Shape
+    normal_dim = property(one_each)
+    center = property(attrgetter("image"))
+    support = property(attrgetter("low", "high"))
+    sample = sample_normals
+    log_density = no_density
 
     def __init__(self, image: ArrayLike, std: ArrayLike, clip: tuple[float, float] = (0.0, 1.0)) -> None:
         picture = tensor(image, "image")
-        scale = _like(std, picture, "std")
-        if bool((scale < 0).any()):
-            raise InputError("std must not be negative")
+        scale = scale_like(std, picture, "the image")
         check_range(picture, clip)
         low, high = (torch.full_like(picture, limit) for limit in clip)
         assign(self, image=picture, std=scale, low=low, high=high, event_shape=tuple(picture.shape))
-
-    @property
-    def normal_dim(self) -> int:
-        return math.prod(self.event_shape)
-
-    @property
-    def center(self) -> Tensor:
-        return self.image
-
-    @property
-    def support(self) -> tuple[Tensor, Tensor]:
-        return self.low, self.high
-
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
-        return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.image.dtype))
-
-    def log_density(self, x: Tensor) -> Tensor:
-        raise _without_density(self)
 
     def from_normal(self, z: Tensor) -> Tensor:
         noisy = torch.addcmul(self.image, z.reshape(*z.shape[:-1], *self.event_shape), self.std)
@@ -74,6 +60,9 @@ class PoissonNoise:
     rate: Tensor  # (*event) expected count
     photons: Tensor  # (*event), all alike
     event_shape: Shape
+    normal_dim = property(one_each)
+    sample = sample_normals
+    log_density = no_density
 
     def __init__(self, image: ArrayLike, photons: float) -> None:
         picture = tensor(image, "image")
@@ -85,22 +74,12 @@ class PoissonNoise:
         assign(self, rate=picture * per_unit, photons=per_unit, event_shape=tuple(picture.shape))
 
     @property
-    def normal_dim(self) -> int:
-        return math.prod(self.event_shape)
-
-    @property
     def center(self) -> Tensor:
         return self.rate / self.photons
 
     @property
     def support(self) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(self.rate), torch.where(self.rate > 0, torch.inf, 0.0).to(self.rate.dtype)
-
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
-        return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.rate.dtype))
-
-    def log_density(self, x: Tensor) -> Tensor:
-        raise _without_density(self)
 
     def from_normal(self, z: Tensor) -> Tensor:
         z = z.reshape(*z.shape[:-1], *self.event_shape)
@@ -123,6 +102,9 @@ class PixelDropout:
     value: Tensor  # (*event), all alike
     edge: Tensor  # (*pixels) of the normal: a pixel whose normal exceeds it is dead
     event_shape: Shape
+    center = property(attrgetter("image"))
+    sample = sample_normals
+    log_density = no_density
 
     def __init__(self, image: ArrayLike, probability: float, value: float = 0.0) -> None:
         picture = tensor(image, "image")
@@ -149,18 +131,8 @@ class PixelDropout:
         return self.event_shape[-2:]
 
     @property
-    def center(self) -> Tensor:
-        return self.image
-
-    @property
     def support(self) -> tuple[Tensor, Tensor]:
         return torch.minimum(self.image, self.value), torch.maximum(self.image, self.value)
-
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
-        return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.image.dtype))
-
-    def log_density(self, x: Tensor) -> Tensor:
-        raise _without_density(self)
 
     def from_normal(self, z: Tensor) -> Tensor:
         z = z.reshape(*z.shape[:-1], *self._pixels)
@@ -200,17 +172,3 @@ def _searched(w: Tensor, mean: Tensor, least: Tensor, most: Tensor) -> Tensor:
         open_ = high - low > 1
         low, high = torch.where(open_ & ~reached, k, low), torch.where(open_ & reached, k, high)
     return high
-
-
-def _like(value: ArrayLike, picture: Tensor, name: str) -> Tensor:
-    given = tensor(value, name).to(picture.dtype)
-    try:
-        return given.expand(picture.shape).contiguous()
-    except RuntimeError as error:
-        raise InputError(f"{name} has shape {tuple(given.shape)}, the image {tuple(picture.shape)}") from error
-
-
-def _without_density(model: object) -> InputError:
-    return InputError(
-        f"{type(model).__name__} has atoms and no density; use a method or kernel on normals, such as PCN"
-    )

@@ -13,6 +13,7 @@ from torch import Tensor
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
 from rarely.core.rng import Rng
+from rarely.inputs.common import as_matrix, no_density
 from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot
 
 _SHRINK = 1e-6  # towards independence: a copy of a column would make the correlation singular
@@ -30,6 +31,7 @@ class Tabular:
     factor: Tensor  # (n, n) lower Cholesky factor of the correlation of the n columns that vary
     names: tuple[str, ...]
     event_shape: Shape
+    log_density = no_density
 
     def __init__(self, columns: Mapping[str, Law] | Sequence[Law], correlation: ArrayLike | None = None) -> None:
         named = dict(columns) if isinstance(columns, Mapping) else {str(i): law for i, law in enumerate(columns)}
@@ -111,12 +113,8 @@ class Tabular:
     def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
         return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.factor.dtype))
 
-    def log_density(self, x: Tensor) -> Tensor:
-        raise InputError("a table of mixed columns has no density; use a method or kernel on normals, such as PCN")
-
     def from_normal(self, z: Tensor) -> Tensor:
-        factor = self.factor.squeeze(-3) if self.factor.ndim > 2 else self.factor
-        together = z @ factor.mT
+        together = z @ as_matrix(self.factor).mT
         parts, column = [], 0
         for law in self.laws:
             if isinstance(law, Fixed):
@@ -143,14 +141,14 @@ class Tabular:
 def _factor(correlation: ArrayLike | None, n: int) -> Tensor:
     if correlation is None:
         return torch.eye(n)
-    matrix = tensor(correlation, "correlation").double()
-    if matrix.shape != (n, n):
-        raise InputError(f"correlation has shape {tuple(matrix.shape)}, expected {(n, n)}: one row per varying column")
-    if not torch.allclose(matrix, matrix.T, atol=1e-6) or not torch.allclose(
-        matrix.diagonal(), matrix.new_ones(n), atol=1e-6
+    given = tensor(correlation, "correlation").double()
+    if given.shape != (n, n):
+        raise InputError(f"correlation has shape {tuple(given.shape)}, expected {(n, n)}: one row per varying column")
+    if not torch.allclose(given, given.T, atol=1e-6) or not torch.allclose(
+        given.diagonal(), given.new_ones(n), atol=1e-6
     ):
         raise InputError("correlation must be symmetric with ones on its diagonal")
-    lower, info = torch.linalg.cholesky_ex(matrix)
+    lower, info = torch.linalg.cholesky_ex(given)
     if int(info):
         raise InputError("correlation is not positive definite; move it towards the identity")
     factor: Tensor = lower.to(torch.get_default_dtype())

@@ -85,7 +85,7 @@ def problem_from(
     shape = _fitting_shape(network, specification)
     make = _input_model(input_model)
     regions = [_region(case, shape, make, specification.source) for case in specification.cases]
-    inputs = regions[0].model if len(regions) == 1 else _mixture(regions)
+    inputs = _together(regions)
     return Problem(network, _property(specification.cases, regions, _dtype(network)), inputs, name)
 
 
@@ -142,7 +142,6 @@ class _Region:
     model: InputModel
     low: Tensor  # (*event)
     high: Tensor
-    log_volume: float  # of what the model's density is uniform over, or its normalising constant; NaN when unknown
     share: float  # of the box that linear constraints leave
 
     @property
@@ -161,26 +160,12 @@ def _region(case: Case, shape: Shape, make: MakeInputs, source: str) -> _Region:
     if case.input_constraints is not None:
         model = Constrained.to(model, case.input_constraints.A, case.input_constraints.b, source)
         share = float(model.share)
-    return _Region(model, low, high, _log_volume(model) + math.log(share), share)
+    return _Region(model, low, high, share)
 
 
-def _log_volume(model: InputModel) -> float:
-    base = model.base if isinstance(model, Constrained) else model
-    if isinstance(base, Box):
-        width = base.high - base.low
-        return float(torch.log(width[width > 0]).sum())
-    if isinstance(base, TruncatedGaussian):  # centred in its box
-        free = base.high > base.low
-        half = (0.5 * (base.high - base.low) / base.std)[free]
-        return float(torch.log(base.std[free] * math.sqrt(2 * math.pi) * torch.erf(half / math.sqrt(2))).sum())
-    return math.nan
-
-
-def _mixture(regions: Sequence[_Region]) -> InputModel:
-    """Regions weighted by their volume, or equally where volumes say nothing: see `_weights`."""
-    volumes = [region.log_volume for region in regions]
-    known = not any(map(math.isnan, volumes))
-    return Mixture([region.model for region in regions], _weights(regions), volumes if known else None)
+def _together(regions: Sequence[_Region]) -> InputModel:
+    models = [region.model for region in regions]
+    return models[0] if len(models) == 1 else Mixture(models, _weights(regions))
 
 
 def _weights(regions: Sequence[_Region]) -> list[float]:

@@ -110,7 +110,7 @@ def test_a_numpy_decoder_works_without_gradients() -> None:
         (lambda: Generator(nn.Linear(3, 2).eval(), 0), "number of normals"),
         (lambda: Generator(lambda z: z.sum(), 4), "first dimension must be the batch"),
         (lambda: Generator("decoder", 4), "must be a torch module or a function"),  # type: ignore[arg-type]
-        (lambda: Generator(nn.Linear(3, 2).eval(), 3).log_density(torch.zeros(2)), "no known density"),
+        (lambda: Generator(nn.Linear(3, 2).eval(), 3).log_density(torch.zeros(2)), "Generator has no density"),
     ],
 )
 def test_errors_say_what_to_do(build, says: str) -> None:  # type: ignore[no-untyped-def]
