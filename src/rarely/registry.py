@@ -1,12 +1,13 @@
 """Names that command lines, plans and pages use, with the class behind each and the settings they take.
 
-One line here makes a method or a kernel known everywhere; its file says the rest (fields, checks, forecast). Nothing is
-imported before it is asked for, so that `rarely --help` does not wait for torch.
+One line here makes a method, a kernel or an input model known everywhere; its file says the rest (fields, checks,
+forecast). Nothing is imported before it is asked for, so that `rarely --help` does not wait for torch.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 from rarely.core.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rarely.core.input_model import InputModel
     from rarely.methods.base import Estimator
 
 ESTIMATORS = {
@@ -30,6 +34,24 @@ KERNELS = {
     "hmc": "rarely.kernels.hamiltonian:HMC",
     "hit-and-run": "rarely.kernels.hit_and_run:HitAndRun",
 }
+
+
+@dataclass(frozen=True)
+class BoxLaw:
+    """How inputs may fall in the box of a property file, by name."""
+
+    place: str  # makes it of low, high, and the number that stands behind the name where it has one
+    number: str = ""  # what that is called
+    help: str = ""
+
+
+INPUT_MODELS = {
+    "uniform": BoxLaw("rarely.inputs.box:Box"),
+    "gaussian": BoxLaw(
+        "rarely.inputs.gaussian:centred", "SIGMA",
+        "standard deviation SIGMA in units of the network's inputs, centred in the box and truncated to it",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,6 +80,36 @@ def found(place: str) -> Any:
     """What stands at `module:name`."""
     module, name = place.split(":")
     return getattr(importlib.import_module(module), name)
+
+
+def input_model_names() -> list[str]:
+    """As a user writes them."""
+    return [f"{name}:{law.number}" if law.number else name for name, law in INPUT_MODELS.items()]
+
+
+def input_model_help() -> str:
+    """What may stand for an input model, in a sentence."""
+    laws = zip(input_model_names(), INPUT_MODELS.values(), strict=True)
+    known = [f"{spelled} ({law.help})" if law.help else spelled for spelled, law in laws]
+    return ", ".join([*known, "or module:attribute (an input model, or a function of (low, high) that makes one)"])
+
+
+def make_box_law(text: str) -> Callable[[Tensor, Tensor], InputModel] | None:
+    """What makes the input model with this name of low and high; None for a name that is not of ours."""
+    name, colon, value = text.partition(":")
+    law = INPUT_MODELS.get(name)
+    if law is None or bool(colon) > bool(law.number):
+        return None
+    make: Callable[..., InputModel] = found(law.place)
+    if not law.number:
+        return make
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise InputError(f"input model {text!r}: {law.number} must be a positive number, as in {name}:0.1")
+    return lambda low, high: make(low, high, number)
 
 
 def make_estimator(

@@ -28,6 +28,7 @@ NormName = Literal["inf", "2", "1"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
+InputModelName = Annotated[str | None, Field(description=f"How inputs fall in the box: {registry.input_model_help()}.")]
 
 
 class _Table(BaseModel):
@@ -101,7 +102,7 @@ class VnnlibTable(_Table):
     """Property files, or patterns of them, on every network."""
 
     vnnlib: Annotated[tuple[Text, ...], Field(min_length=1)]
-    input_model: str | None = None  # uniform; gaussian:SIGMA; or module:attribute
+    input_model: InputModelName = None
     networks: tuple[str, ...] = ()
 
     @field_validator("vnnlib", mode="before")
@@ -114,14 +115,14 @@ class InstancesTable(_Table):
     """A benchmark of VNN-COMP, which names its own networks."""
 
     instances: Text
-    input_model: str | None = None  # uniform; gaussian:SIGMA; or module:attribute
+    input_model: InputModelName = None
 
 
 class RlvTable(_Table):
     """One .rlv file or a folder of them, which hold network and property."""
 
     rlv: Text
-    input_model: str | None = None  # uniform; gaussian:SIGMA; or module:attribute
+    input_model: InputModelName = None
 
 
 _KINDS = ("dataset", "vnnlib", "instances", "rlv")

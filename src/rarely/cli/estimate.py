@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rarely import registry
 from rarely.cli import options as opt
 from rarely.cli.output import (
     check_writable,
@@ -41,9 +42,7 @@ def estimate(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="How inputs fall in the property's box: uniform, gaussian:SIGMA (standard deviation SIGMA in units of "
-            "the network's inputs, centred in the box and truncated to it), or module:attribute (an input model, or a "
-            "function of (low, high) that makes one). Default: uniform.",
+            help=f"How inputs fall in the property's box: {registry.input_model_help()}. Default: uniform.",
             rich_help_panel=opt.FILES,
         ),
     ] = None,

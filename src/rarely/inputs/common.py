@@ -29,17 +29,17 @@ class _Mapped(Protocol):
 
 
 def one_each(self: _Shaped) -> int:
-    """`normal_dim = property(one_each)`: as many normals as an input has numbers."""
+    """As many normals as an input has numbers."""
     return math.prod(self.event_shape)
 
 
 def sample_normals(self: _Mapped, shape: int | Shape, rng: Rng) -> Tensor:
-    """`sample`, by the map from normals."""
+    """Independent inputs, (*shape, *event), made of normals."""
     return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.center.dtype))
 
 
 def no_density(self: object, x: Tensor) -> Tensor:
-    """`log_density` of what has none."""
+    """Refused: this law has none."""
     raise InputError(f"{type(self).__name__} has no density; use a method or kernel on normals, such as PCN")
 
 

@@ -109,3 +109,8 @@ class TruncatedGaussian:
         a, b = a.expand(z.shape), b.expand(z.shape)
         x = self.mean + self.std * truncated_quantile(z, a, b).to(z.dtype)
         return x.clamp(self.low, self.high)
+
+
+def centred(low: Tensor, high: Tensor, std: float) -> TruncatedGaussian:
+    """Around the middle of a box and truncated to it."""
+    return TruncatedGaussian(0.5 * (low + high), std, low, high)

@@ -17,11 +17,12 @@ from rarely.core.errors import FormatError, InputError
 from rarely.core.input_model import Shape
 from rarely.core.problem import Problem
 from rarely.core.properties import LinearConstraint, Property, Within
-from rarely.inputs import Box, Constrained, InputModel, Mixture, TruncatedGaussian, adapt_inputs
+from rarely.inputs import Constrained, InputModel, Mixture, adapt_inputs
 from rarely.io.formats.rlv import read_rlv
 from rarely.io.formats.specification import Case, Polytope, Specification
 from rarely.io.formats.vnnlib import read_vnnlib
 from rarely.io.networks import import_object, load_network
+from rarely.registry import input_model_names, make_box_law
 
 MakeInputs = Callable[[Tensor, Tensor], InputModel]
 
@@ -83,7 +84,7 @@ def problem_from(
 ) -> Problem:
     """The problem that a specification poses for a network: uniform inputs in its regions unless told otherwise."""
     shape = _fitting_shape(network, specification)
-    make = _input_model(input_model)
+    make = _input_model(input_model or "uniform")
     regions = [_region(case, shape, make, specification.source) for case in specification.cases]
     inputs = _together(regions)
     return Problem(network, _property(specification.cases, regions, _dtype(network)), inputs, name)
@@ -113,20 +114,12 @@ def _fitting_shape(network: Any, specification: Specification) -> Shape:
     return found["input"] or (specification.n_inputs,)
 
 
-def _input_model(text: str | None) -> MakeInputs:
-    if text is None or text == "uniform":
-        return Box
-    kind, _, value = text.partition(":")
-    if kind == "gaussian":
-        try:
-            sigma = float(value)
-        except ValueError:
-            sigma = math.nan
-        if not 0 < sigma < math.inf:
-            raise InputError(f"input model {text!r}: SIGMA must be a positive number, as in gaussian:0.1")
-        return lambda low, high: TruncatedGaussian(0.5 * (low + high), sigma, low, high)
-    if not value:
-        raise InputError(f"input model {text!r} is none of uniform, gaussian:SIGMA and module:attribute")
+def _input_model(text: str) -> MakeInputs:
+    named = make_box_law(text)
+    if named is not None:
+        return named
+    if not text.partition(":")[2]:
+        raise InputError(f"input model {text!r} is none of {', '.join(input_model_names())} and module:attribute")
     target = import_object(text)
     if hasattr(target, "sample") and not isinstance(target, type):
         return lambda low, high: adapt_inputs(target)
