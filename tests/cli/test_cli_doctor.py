@@ -37,17 +37,17 @@ def test_json_alone_on_stdout() -> None:
 
 
 def test_a_wrong_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = next(selfcheck.run())
+    good = next(selfcheck.checks())
     assert good.passed
     wrong = Check(good.name, good.exact + 1.0, good.estimate)  # off by a factor of e
-    monkeypatch.setattr(selfcheck, "run", lambda: iter([good, wrong]))
+    monkeypatch.setattr(selfcheck, "checks", lambda: iter([good, wrong]))
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "trust no number" in result.output
 
 
 def test_a_proof_where_violations_exist_is_wrong() -> None:
-    *_, proof = selfcheck.run()
+    *_, proof = selfcheck.checks()
     assert proof.passed
     assert not Check(proof.name, math.log(1e-6), proof.estimate).passed
 

@@ -23,7 +23,7 @@ from rarely.inputs import LpBall
 from rarely.io.formats.images import Images
 from rarely.questions.result import Estimate
 
-COLUMNS = (
+ROW_COLUMNS = (
     "image", "label", "predicted", "eps", "outcome", "log_prob", "log_prob_std", "low", "high", "upper_bound", "calls",
 )  # fmt: skip
 _AT_ONCE = 256  # images that the network is asked about in one call
@@ -63,10 +63,10 @@ class Row:
         return self.label != self.predicted
 
     def flat(self) -> dict[str, Any]:
-        """The values of COLUMNS."""
+        """The values of ROW_COLUMNS."""
         state = "misclassified" if self.misclassified else "not finished"
         known = {"outcome": state} if self.estimate is None else numbers(self.estimate)
-        return {name: known.get(name, getattr(self, name, "")) for name in COLUMNS}
+        return {name: known.get(name, getattr(self, name, "")) for name in ROW_COLUMNS}
 
 
 def plan_rows(

@@ -62,7 +62,7 @@ def doctor(json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     check_writable(json_file)
     versions = {"rarely": __version__, "python": sys.version.split()[0], **{name: _version(name) for name in _CORE}}
     places, parts, data = devices(), list(optional_parts()), os.environ.get("RARELY_DATA")
-    checks = list(selfcheck.run())
+    checks = list(selfcheck.checks())
     passed = all(check.passed for check in checks)
     write_json(
         json_file,

@@ -36,7 +36,7 @@ def estimate(
             show_default=False,
         ),
     ],
-    method: opt.Method,
+    method: opt.EstimatorChoice,
     run: opt.RunSettings,
     input_model: Annotated[
         str | None,

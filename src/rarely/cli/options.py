@@ -35,7 +35,7 @@ class DtypeName(StrEnum):
 
 
 @dataclass(frozen=True)
-class Method:
+class EstimatorChoice:
     """The estimator that was asked for, with its settings (None: not given)."""
 
     estimator: str
@@ -142,7 +142,8 @@ _METHOD = [
     _parameter(
         "estimator",
         Annotated[
-            EstimatorName, typer.Option("--estimator", "-e", help="Method of estimation.", rich_help_panel=ESTIMATOR)
+            EstimatorName,
+            typer.Option("--estimator", "-e", help="Method of estimation.", rich_help_panel=ESTIMATOR),
         ],
         EstimatorName("auto"),
     ),
@@ -175,7 +176,7 @@ def estimating(command: Callable[..., None]) -> Callable[..., None]:
     def call(**given: Any) -> None:
         chosen = {p.name: given.pop(p.name) for p in _METHOD}
         estimator, kernel = chosen.pop("estimator"), chosen.pop("kernel")
-        method = Method(str(estimator), None if kernel is None else str(kernel), chosen)
+        method = EstimatorChoice(str(estimator), None if kernel is None else str(kernel), chosen)
         run = RunSettings(**{p.name: given.pop(p.name) for p in _RUN})
         command(method=method, run=run, **given)
 

@@ -40,7 +40,7 @@ def robustness(
         typer.Option(metavar="FILE|FOLDER", help="Images: .npy, .npz or a folder of pictures. Bytes become 0 to 1."),
     ],
     eps: Annotated[str, typer.Option(parser=_numbers, metavar="R[,R...]", help="Radii, in the units of the images.")],
-    method: opt.Method,
+    method: opt.EstimatorChoice,
     run: opt.RunSettings,
     labels: Annotated[
         Path | None,
@@ -76,7 +76,7 @@ def robustness(
 
     One row per image and radius; all of them run as batches. Images that are misclassified without noise are named.
     """
-    from rarely.campaign.robustness import COLUMNS, curve_of, plan_rows, summarise
+    from rarely.campaign.robustness import ROW_COLUMNS, curve_of, plan_rows, summarise
     from rarely.campaign.tables import write_csv
     from rarely.core.errors import InputError
     from rarely.io.formats.images import load_images
@@ -100,7 +100,7 @@ def robustness(
     if json_file is not None:
         write_json(json_file, _as_data(rows, summaries, norm.value, clip))
     if csv_file is not None:
-        write_csv(csv_file, COLUMNS, (row.flat() for row in rows))
+        write_csv(csv_file, ROW_COLUMNS, (row.flat() for row in rows))
     if prints(quiet, json_file):
         _show(rows, summaries)
     found = sorted({row.eps for row in rows if row.estimate is not None})

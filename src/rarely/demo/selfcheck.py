@@ -37,7 +37,7 @@ class Check:
         return self.estimate.outcome.trusted and self.exact in self.estimate.interval
 
 
-def run(seed: int = 0) -> Iterator[Check]:
+def checks(seed: int = 0) -> Iterator[Check]:
     """The checks one after the other, some seconds in all."""
     for device in devices():
         for problem, exact in (_half_space(), _corner()):

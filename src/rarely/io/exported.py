@@ -6,7 +6,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from rarely.core.errors import FormatError, NetworkError
+from rarely.io.files import one_line
 
 PROBE_ROWS = 3
 FORCE_SAFE_LOAD = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -76,7 +77,7 @@ def load_exported(path: Path, *, trust_pickle: bool) -> ExportedNetwork:
     if not trust_pickle:
         _refuse_code(path)
     try:
-        with _only_weights() if not trust_pickle else _unchanged():
+        with nullcontext() if trust_pickle else _only_weights():
             program = torch.export.load(path)
     except pickle.UnpicklingError as error:
         raise NetworkError(
@@ -84,11 +85,11 @@ def load_exported(path: Path, *, trust_pickle: bool) -> ExportedNetwork:
             "you trust the file, pass trust_pickle=True (--trust-pickle)"
         ) from error
     except Exception as error:  # zip, JSON, schema and pickle errors have nothing in common
-        raise FormatError(path, f"not a torch.export archive that can be loaded ({_short(error)})") from error
+        raise FormatError(path, f"not a torch.export archive that can be loaded ({one_line(error)})") from error
     try:
         return ExportedNetwork(program, str(path))
     except (RuntimeError, ValueError, AssertionError, TypeError, IndexError) as error:
-        raise NetworkError(f"{path}: the exported program cannot be run ({_short(error)})") from error
+        raise NetworkError(f"{path}: the exported program cannot be run ({one_line(error)})") from error
 
 
 def _refuse_code(path: Path) -> None:
@@ -120,11 +121,6 @@ def _only_weights() -> Iterator[None]:
             os.environ[FORCE_SAFE_LOAD] = before
 
 
-@contextmanager
-def _unchanged() -> Iterator[None]:
-    yield
-
-
 def _example_input(program: torch.export.ExportedProgram, source: str) -> tuple[torch.Tensor, bool]:
     """A tensor with the shape and type of the program's one input, and whether its first size is free."""
     names = program.graph_signature.user_inputs
@@ -151,7 +147,3 @@ def _agrees(call: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor, ex
     except (RuntimeError, ValueError, AssertionError, TypeError, IndexError):
         return False
     return actual.shape == expected.shape and torch.allclose(actual, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
-def _short(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]

@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from rarely.core.errors import FormatError, InputError, NetworkError, UnsupportedOperator
-from rarely.io.onnx.check import onnxruntime_installed
+from rarely.io.files import one_line
 from rarely.io.onnx.importer import import_onnx
+from rarely.io.onnx.runtime import OnnxRuntimeNetwork, onnxruntime_installed
 
 BatchFunction = Callable[[torch.Tensor], torch.Tensor]
 
@@ -142,8 +143,6 @@ def load_onnx(path: Path, *, check: bool) -> BatchFunction:
             raise UnsupportedOperator(
                 f"{error}; onnxruntime could run it as a black box: pip install 'rarely[onnxruntime]'"
             ) from error
-        from rarely.io.onnx.runtime import OnnxRuntimeNetwork
-
         network = OnnxRuntimeNetwork(path)
         logging.getLogger("rarely").warning("%s; it runs in onnxruntime as a black box without gradients", error)
         return network
@@ -234,7 +233,7 @@ def _load_torchscript(path: Path) -> nn.Module:
             warnings.simplefilter("ignore", DeprecationWarning)
             module: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError, OSError) as error:
-        raise FormatError(path, f"not a TorchScript file that can be loaded ({_first_line(error)})") from error
+        raise FormatError(path, f"not a TorchScript file that can be loaded ({one_line(error)})") from error
     return _frozen(module)
 
 
@@ -243,14 +242,14 @@ def _load_checkpoint(path: Path, architecture: str | Callable[[], nn.Module] | N
         content = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
     except pickle.UnpicklingError as error:
         if trust_pickle:
-            raise FormatError(path, f"a damaged checkpoint ({_first_line(error)})") from error
+            raise FormatError(path, f"a damaged checkpoint ({one_line(error)})") from error
         raise NetworkError(
             f"{path} is a pickle of more than tensors (or is damaged). Opening it could run any code, so "
             "it is refused. If you trust the file, pass trust_pickle=True (--trust-pickle); better, save the "
             "state dict as .safetensors or export the network to ONNX"
         ) from error
     except Exception as error:  # torch raises RuntimeError, EOFError, KeyError and more for damaged archives
-        raise FormatError(path, f"not a checkpoint that torch can read ({_first_line(error)})") from error
+        raise FormatError(path, f"not a checkpoint that torch can read ({one_line(error)})") from error
     if isinstance(content, nn.Module):
         return _frozen(content)
     if not isinstance(content, Mapping):
@@ -283,7 +282,7 @@ def _with_weights(
     try:
         network.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise NetworkError(f"the weights in {path} do not fit {label}: {_first_line(error, 600)}") from error
+        raise NetworkError(f"the weights in {path} do not fit {label}: {one_line(error, 600)}") from error
     return _frozen(network)
 
 
@@ -292,7 +291,3 @@ def _frozen(module: nn.Module) -> nn.Module:
     for parameter in module.parameters():
         parameter.requires_grad_(False)
     return module
-
-
-def _first_line(error: Exception, length: int = 300) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:length]

@@ -19,7 +19,7 @@ from rarely.core.problem import Problem
 from rarely.core.properties import LinearConstraint, Property, Within
 from rarely.inputs import Constrained, InputModel, Mixture, adapt_inputs
 from rarely.io.formats.rlv import read_rlv
-from rarely.io.formats.specification import Case, Polytope, Specification
+from rarely.io.formats.specification import Polytope, PropertyCase, Specification
 from rarely.io.formats.vnnlib import read_vnnlib
 from rarely.io.networks import import_object, load_network
 from rarely.registry import input_model_names, make_box_law
@@ -144,7 +144,7 @@ class _Region:
         return support is not None and bool((support[0] >= self.low).all() and (support[1] <= self.high).all())
 
 
-def _region(case: Case, shape: Shape, make: MakeInputs, source: str) -> _Region:
+def _region(case: PropertyCase, shape: Shape, make: MakeInputs, source: str) -> _Region:
     low, high = (torch.from_numpy(bound).reshape(shape) for bound in (case.low, case.high))
     model = make(low, high)
     if tuple(model.event_shape) != shape:
@@ -174,7 +174,7 @@ def _weights(regions: Sequence[_Region]) -> list[float]:
     return weights if min(weights) > 1e-30 else [1.0] * len(regions)
 
 
-def _property(cases: Sequence[Case], regions: Sequence[_Region], dtype: torch.dtype) -> Property:
+def _property(cases: Sequence[PropertyCase], regions: Sequence[_Region], dtype: torch.dtype) -> Property:
     outputs = [
         LinearConstraint.any_of(
             [(torch.tensor(p.A, dtype=dtype), torch.tensor(p.b, dtype=dtype)) for p in case.outputs]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rarely.io.formats.specification import Case, Polytope, Specification
+from rarely.io.formats.specification import Polytope, PropertyCase, Specification
 from rarely.io.onnx.model import input_port, read_onnx
 from rarely.io.onnx.runtime import replay
 
@@ -55,7 +55,7 @@ class Referee:
         return None
 
 
-def nearest(x: Floats, case: Case, dtype: np.dtype[Any]) -> Floats | None:
+def nearest(x: Floats, case: PropertyCase, dtype: np.dtype[Any]) -> Floats | None:
     """The nearest point of the case's box that `dtype` can represent, None when that is further than rounding.
 
     Where a bound pins an input to a value between two representable ones, the bound itself is given: it lies in the

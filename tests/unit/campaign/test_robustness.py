@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import made_campaign as made
-from rarely.campaign.robustness import COLUMNS, curve_of, plan_rows, summarise
+from rarely.campaign.robustness import ROW_COLUMNS, curve_of, plan_rows, summarise
 from rarely.core.errors import InputError
 from rarely.io.formats.images import Images
 from rarely.questions.result import Outcome
@@ -51,4 +51,4 @@ def test_the_summary_keeps_what_is_not_known_apart(images: Images) -> None:
     assert curve_of(rows, RADII).log_probs == [[-4.0, -math.inf], []]
     outcomes = [row.flat()["outcome"] for row in rows]
     assert outcomes == ["violated", "not finished", "below the floor", "not finished", "misclassified", "misclassified"]
-    assert all(tuple(row.flat()) == COLUMNS for row in rows)
+    assert all(tuple(row.flat()) == ROW_COLUMNS for row in rows)

@@ -44,7 +44,7 @@ Clause = tuple[Atom, ...]
 Dnf = list[Clause]
 
 
-def add(parts: Sequence[Linear]) -> Linear:
+def sum_of(parts: Sequence[Linear]) -> Linear:
     largest = max(range(len(parts)), key=lambda i: len(parts[i].coefficients))
     total = parts[largest].coefficients  # merging into the largest keeps nested sums linear in their length
     for i, part in enumerate(parts):
@@ -54,15 +54,15 @@ def add(parts: Sequence[Linear]) -> Linear:
     return Linear(total, sum(part.constant for part in parts))
 
 
-def scale(part: Linear, factor: float) -> Linear:
+def times(part: Linear, factor: float) -> Linear:
     return Linear({v: factor * c for v, c in part.coefficients.items()}, factor * part.constant)
 
 
 def subtract(parts: Sequence[Linear]) -> Linear:
     """SMT-LIB's minus: a single operand is negated, further operands are taken from the first."""
     if len(parts) == 1:
-        return scale(parts[0], -1.0)
-    return add([parts[0], *(scale(part, -1.0) for part in parts[1:])])
+        return times(parts[0], -1.0)
+    return sum_of([parts[0], *(times(part, -1.0) for part in parts[1:])])
 
 
 def multiply(parts: Sequence[Linear], position: int) -> Linear:
@@ -74,10 +74,10 @@ def multiply(parts: Sequence[Linear], position: int) -> Linear:
             variable_part = part
         else:
             raise Rejected("a product of variables is not linear: unsupported", position)
-    return Linear({}, factor) if variable_part is None else scale(variable_part, factor)
+    return Linear({}, factor) if variable_part is None else times(variable_part, factor)
 
 
-def compare(operator: str, operands: Sequence[Linear], position: int) -> Dnf:
+def comparison(operator: str, operands: Sequence[Linear], position: int) -> Dnf:
     """The chain `operands[0] operator operands[1] operator ...`; strict comparisons are taken as closed."""
     atoms: list[Atom] = []
     for left, right in itertools.pairwise(operands):

@@ -15,7 +15,7 @@ MAX_LEVELS = 10_000
 MAX_WEIGHTS = 1 << 28
 
 
-class Node(NamedTuple):
+class RlvNode(NamedTuple):
     """A Linear, ReLU or MaxPool node; `weights` and `bias` are those of the affine part, if any."""
 
     kind: str
@@ -25,7 +25,7 @@ class Node(NamedTuple):
     bias: float = 0.0
 
 
-class Gather(nn.Module):
+class Pick(nn.Module):
     """The components `index` of the last dimension."""
 
     index: Tensor  # (m,)
@@ -38,7 +38,7 @@ class Gather(nn.Module):
         return x.index_select(-1, self.index)
 
 
-class GatherMax(nn.Module):
+class PickMax(nn.Module):
     """Max-pooling over arbitrary windows of the last dimension."""
 
     index: Tensor  # (m * size,)
@@ -66,7 +66,7 @@ class Concatenate(nn.Module):
 
 
 def build_layers(
-    inputs: Sequence[str], nodes: Mapping[str, Node], outputs: Sequence[str], dtype: torch.dtype
+    inputs: Sequence[str], nodes: Mapping[str, RlvNode], outputs: Sequence[str], dtype: torch.dtype
 ) -> list[nn.Module]:
     """Layers from a vector of `inputs` to a vector of `outputs`.
 
@@ -107,14 +107,14 @@ def build_layers(
             layers += branches[0]
         else:
             parallel = [nn.Sequential(*branch) if len(branch) > 1 else branch[0] for branch in branches]
-            layers.append(Concatenate([*parallel, *([Gather([column[n] for n in carried])] if carried else [])]))
+            layers.append(Concatenate([*parallel, *([Pick([column[n] for n in carried])] if carried else [])]))
         state = [name for group in groups for name in group] + carried
     if state != list(outputs):
-        layers.append(Gather([state.index(name) for name in outputs]))
+        layers.append(Pick([state.index(name) for name in outputs]))
     return layers
 
 
-def _layer(nodes: Sequence[Node], column: Mapping[str, int], dtype: torch.dtype) -> list[nn.Module]:
+def _layer(nodes: Sequence[RlvNode], column: Mapping[str, int], dtype: torch.dtype) -> list[nn.Module]:
     """Nodes of one kind that read the vector whose components are named by `column`."""
     columns = [[column[operand] for operand in node.operands] for node in nodes]
     if nodes[0].kind == "MaxPool":
@@ -144,4 +144,4 @@ def _pool(windows: Sequence[Sequence[int]], width: int) -> nn.Module:
     even = stride > 0 and (width - size) // stride + 1 == len(windows)
     if even and all(list(w) == list(range(i * stride, i * stride + size)) for i, w in enumerate(windows)):
         return nn.MaxPool1d(size, stride)
-    return GatherMax(windows)
+    return PickMax(windows)

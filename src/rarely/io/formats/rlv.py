@@ -15,19 +15,20 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from rarely.core.errors import FormatError
+from rarely.io.files import read_text
 from rarely.io.formats import _formula
 from rarely.io.formats._formula import Atom, Linear, Rejected
-from rarely.io.formats._rlv_layers import Node, build_layers
-from rarely.io.formats._text import read_text
+from rarely.io.formats._rlv_layers import RlvNode, build_layers
 from rarely.io.formats.specification import Input, Specification, build_specification
 
 
@@ -60,7 +61,7 @@ class RlvProblem:
 @dataclass(frozen=True, eq=False)
 class _Graph:
     inputs: tuple[str, ...]
-    nodes: Mapping[str, Node]  # in topological order, without aliases
+    nodes: Mapping[str, RlvNode]  # in topological order, without aliases
     alias: Mapping[str, str]  # every name, to itself or to the node that it repeats
     order: Mapping[str, int]  # every name, to its place in the file
     digest: str
@@ -131,7 +132,7 @@ def _network(graph: _Graph, outputs: tuple[str, ...], dtype: torch.dtype) -> Rlv
 def _graph(text: str) -> _Graph:
     """The nodes of a file without its assertions; cached, since most benchmarks repeat one network."""
     inputs: dict[str, int] = {}
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, RlvNode] = {}
     digest = hashlib.sha256()
     for number, line in enumerate(text.split("\n"), 1):
         words = line.split()
@@ -146,10 +147,10 @@ def _graph(text: str) -> _Graph:
         if kind == "Input" and len(words) == 2:
             inputs[name] = number
         elif kind == "MaxPool" and len(words) > 2:
-            nodes[name] = Node(kind, number, tuple(words[2:]))
+            nodes[name] = RlvNode(kind, number, tuple(words[2:]))
         elif kind in ("Linear", "ReLU") and len(words) > 2:
             bias, weights, operands = _combination(words[2:], number)
-            nodes[name] = Node(kind, number, operands, weights, bias)
+            nodes[name] = RlvNode(kind, number, operands, weights, bias)
         elif kind in ("Input", "MaxPool", "Linear", "ReLU"):
             raise Rejected(f"{kind} '{name}' has {'too many' if kind == 'Input' else 'no'} operands", number)
         else:
@@ -158,7 +159,7 @@ def _graph(text: str) -> _Graph:
         raise Rejected("no Input node")
 
     alias = {name: name for name in inputs}
-    resolved: dict[str, Node] = {}
+    resolved: dict[str, RlvNode] = {}
     for name in _sorted(inputs, nodes):
         node = nodes[name]
         node = node._replace(operands=tuple(alias[operand] for operand in node.operands))
@@ -171,32 +172,18 @@ def _graph(text: str) -> _Graph:
     return _Graph(tuple(inputs), resolved, alias, order, digest.hexdigest())
 
 
-def _sorted(inputs: Iterable[str], nodes: Mapping[str, Node]) -> list[str]:
-    """The nodes, operands first (Kahn); lines may come in any order."""
-    known = set(inputs)
-    users: dict[str, list[str]] = {}
-    waiting: dict[str, int] = {}
+def _sorted(inputs: Collection[str], nodes: Mapping[str, RlvNode]) -> list[str]:
+    """The nodes, operands first; lines may come in any order."""
     for name, node in nodes.items():
-        needed = {operand for operand in node.operands if operand not in known}
-        for operand in needed:
-            if operand not in nodes:
-                raise Rejected(f"'{name}' uses the unknown node '{operand[:40]}'", node.line)
-            users.setdefault(operand, []).append(name)
-        waiting[name] = len(needed)
-    order = [name for name, count in waiting.items() if count == 0]
-    for name in order:
-        for user in users.get(name, ()):
-            waiting[user] -= 1
-            if waiting[user] == 0:
-                order.append(user)
-    if len(order) < len(nodes):
-        name = next(name for name, count in waiting.items() if count > 0)
-        seen: set[str] = set()
-        while name not in seen:  # a node that waits has an operand that waits: go back into the cycle
-            seen.add(name)
-            name = next(operand for operand in nodes[name].operands if waiting.get(operand, 0) > 0)
-        raise Rejected(f"node '{name}' depends on itself: the network has a cycle", nodes[name].line)
-    return order
+        unknown = next((operand for operand in node.operands if operand not in inputs and operand not in nodes), None)
+        if unknown is not None:
+            raise Rejected(f"'{name}' uses the unknown node '{unknown[:40]}'", node.line)
+    try:
+        order = TopologicalSorter({name: node.operands for name, node in nodes.items()}).static_order()
+        return [name for name in order if name in nodes]
+    except CycleError as error:
+        name = min(error.args[1], key=lambda name: nodes[name].line)
+        raise Rejected(f"node '{name}' depends on itself: the network has a cycle", nodes[name].line) from None
 
 
 def _combination(words: list[str], line: int) -> tuple[float, tuple[float, ...], tuple[str, ...]]:
@@ -240,8 +227,8 @@ def _atoms(graph: _Graph, assertions: Iterable[_Assertion], outputs: Iterable[st
             Linear({variables[graph.alias[name]]: weight}, 0.0)
             for name, weight in zip(assertion.names, assertion.weights, strict=True)
         ]
-        sides = [Linear({}, assertion.constant), _formula.add(terms)]
-        clauses = _formula.compare(assertion.operator, sides, assertion.line)
+        sides = [Linear({}, assertion.constant), _formula.sum_of(terms)]
+        clauses = _formula.comparison(assertion.operator, sides, assertion.line)
         if not clauses:
             raise Rejected("the assertion can never hold", assertion.line)
         yield from clauses[0]

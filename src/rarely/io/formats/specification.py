@@ -21,7 +21,7 @@ class Polytope:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class PropertyCase:
     """One input region with the outputs that violate there.
 
     A violation is an x in the box that meets `input_constraints` (when there are any) and whose y lies in
@@ -40,7 +40,7 @@ class Specification:
 
     n_inputs: int
     n_outputs: int
-    cases: tuple[Case, ...]
+    cases: tuple[PropertyCase, ...]
     source: str
 
 
@@ -98,7 +98,7 @@ def build_specification(
     return Specification(
         n_inputs,
         n_outputs,
-        tuple(Case(lo, hi, across, tuple(ys.values())) for lo, hi, across, ys in cases.values()),
+        tuple(PropertyCase(lo, hi, across, tuple(ys.values())) for lo, hi, across, ys in cases.values()),
         source,
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rarely.core.errors import FormatError, InputError
-from rarely.io.formats._text import read_text
+from rarely.io.files import read_text
 
 VERDICTS = ("sat", "unsat", "unknown", "timeout", "error")
 _PAIR = re.compile(r"\(\s*([XY])_([0-9]{1,9})\s+([^\s()]+)\s*\)")

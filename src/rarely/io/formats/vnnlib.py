@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from rarely.core.errors import FormatError
+from rarely.io.files import read_text
 from rarely.io.formats import _formula
 from rarely.io.formats._formula import Atom, Dnf, Linear, Rejected
-from rarely.io.formats._text import read_text
-from rarely.io.formats.specification import Case, Input, Polytope, Specification, build_specification
+from rarely.io.formats.specification import Input, Polytope, PropertyCase, Specification, build_specification
 
-__all__ = ["Case", "Polytope", "Specification", "parse_vnnlib", "read_vnnlib"]
+__all__ = ["Polytope", "PropertyCase", "Specification", "parse_vnnlib", "read_vnnlib"]
 
 MAX_DEPTH: Final = 1000
 
@@ -169,9 +169,9 @@ class _Parser:
         if len(arguments) < (2 if comparison else 1):
             raise Rejected(f"'{operator}' has too few arguments", frame.position)
         if comparison:
-            return _formula.compare(operator, self.expressions(arguments, frame), frame.position)
+            return _formula.comparison(operator, self.expressions(arguments, frame), frame.position)
         if operator == "+":
-            return _formula.add(self.expressions(arguments, frame))
+            return _formula.sum_of(self.expressions(arguments, frame))
         if operator == "-":
             return _formula.subtract(self.expressions(arguments, frame))
         if operator == "*":

@@ -134,11 +134,11 @@ def _combine(kind: str, values: list[Any], line: int) -> Linear | Dnf:
         case "Or":
             return _formula.disjoin(values, line)
         case "Plus":
-            return _formula.add(values)
+            return _formula.sum_of(values)
         case "Minus" | "Negate":
             return _formula.subtract(values)
         case "Multiply":
             return _formula.multiply(values, line)
         case _ if kind in _COMPARISONS:
-            return _formula.compare(_COMPARISONS[kind], values, line)
+            return _formula.comparison(_COMPARISONS[kind], values, line)
     raise Rejected(f"{kind} is not supported", line)

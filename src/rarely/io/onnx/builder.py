@@ -88,17 +88,21 @@ class Builder:
         probe = torch.rand(PROBE_BATCH, *row_shape, generator=generator).to(dtype)
         self.input = Activation(self.graph.placeholder("x"), probe, carrying)
 
-    def call(self, function: Callable[..., Any], *args: Any, carrying: bool, **kwargs: Any) -> Activation:
-        """Append a function call; activations and constants may stand anywhere in `args`."""
+    def call(self, function: Callable[..., Any], *args: Any, carrying: bool | None = None, **kwargs: Any) -> Activation:
+        """Append a function call; activations and constants may stand anywhere in `args`.
+
+        The result has the layout of the first argument unless told otherwise.
+        """
         probe = function(*self._map(args, 1), **kwargs)
         node = self.graph.call_function(function, tuple(self._map(args, 0)), kwargs)
-        return Activation(node, probe, carrying)
+        return Activation(node, probe, args[0].carrying if carrying is None else carrying)
 
-    def method(self, name: str, *args: Any, carrying: bool) -> Activation:
+    def method(self, name: str, *args: Any, carrying: bool | None = None) -> Activation:
         """Append a tensor method call."""
         values = self._map(args, 1)
         probe = getattr(values[0], name)(*values[1:])
-        return Activation(self.graph.call_method(name, tuple(self._map(args, 0))), probe, carrying)
+        node = self.graph.call_method(name, tuple(self._map(args, 0)))
+        return Activation(node, probe, args[0].carrying if carrying is None else carrying)
 
     def module(self, module: nn.Module, x: Activation, *, carrying: bool | None = None) -> Activation:
         """Append a module call."""
@@ -167,11 +171,11 @@ class Builder:
 
     def select(self, x: Activation, axis: int, indices: Array) -> Activation:
         """Pick entries along a torch axis."""
-        return self.call(torch.index_select, x, axis, Constant(indices.astype(np.int64)), carrying=x.carrying)
+        return self.call(torch.index_select, x, axis, Constant(indices.astype(np.int64)))
 
     def getitem(self, x: Activation, axis: int, item: slice | int) -> Activation:
         """Slice or index a torch axis other than the batch."""
-        return self.call(operator.getitem, x, (*(slice(None),) * axis, item), carrying=x.carrying)
+        return self.call(operator.getitem, x, (*(slice(None),) * axis, item))
 
     def _reshape(self, x: Activation, tail: tuple[int, ...], *, carrying: bool) -> Activation:
         if x.tail == tail:
@@ -203,6 +207,82 @@ class Builder:
     def _name(self, stem: str) -> str:
         self._counts[stem] = self._counts.get(stem, 0) + 1
         return f"{stem}_{self._counts[stem]}"
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """One ONNX node with its inputs resolved; missing optional inputs are None."""
+
+    kind: str
+    inputs: Sequence[Value | None]
+    attributes: dict[str, Any]
+    opset: int
+    outputs: int
+
+    def input(self, index: int) -> Value:
+        """Any input that must be there."""
+        value = self.optional(index)
+        if value is None:
+            raise IllFormed(f"input {index} is missing")
+        return value
+
+    def optional(self, index: int) -> Value | None:
+        """Any input, or None."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def activation(self, index: int = 0) -> Activation:
+        """An input that depends on the network's input."""
+        value = self.input(index)
+        if not isinstance(value, Activation):
+            raise UnsupportedOperator(f"{self.kind} with a constant input {index} is not supported")
+        return value
+
+    def array(self, index: int) -> Array:
+        """An input that must be known at import, such as a weight."""
+        value = self.input(index)
+        if not isinstance(value, Constant):
+            raise UnsupportedOperator(f"{self.kind} whose input {index} is computed is not supported")
+        return value.array
+
+    def optional_array(self, index: int) -> Array | None:
+        """Like `array`, or None where the input is absent."""
+        return None if self.optional(index) is None else self.array(index)
+
+    def attr(self, name: str, default: Any) -> Any:
+        """An attribute or its default; strings are decoded."""
+        value = self.attributes.get(name, default)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def per_axis(self, name: str, dims: int, default: int = 1) -> tuple[int, ...]:
+        """A whole number for each spatial axis."""
+        return tuple(int(entry) for entry in self.attr(name, [default] * dims))
+
+    def ints(self, name: str, index: int) -> list[int] | None:
+        """A list that older operator sets store as an attribute and newer ones as a constant input."""
+        if name in self.attributes:
+            return [int(entry) for entry in self.attributes[name]]
+        array = self.optional_array(index)
+        return None if array is None else [int(entry) for entry in array.reshape(-1)]
+
+    def refuse(self, feature: str) -> UnsupportedOperator:
+        """The error for a variant of a known operator that is not implemented."""
+        return UnsupportedOperator(f"{self.kind} with {feature} is not supported")
+
+
+Handler = Callable[[Builder, OnnxNode], Value | list[Value]]
+
+HANDLERS: dict[str, Handler] = {}
+
+
+def converts(*kinds: str) -> Callable[[Handler], Handler]:
+    """Register a handler for operators of the standard domain."""
+
+    def register(handler: Handler) -> Handler:
+        for kind in kinds:
+            HANDLERS[kind] = handler
+        return handler
+
+    return register
 
 
 def as_tensor(array: Array) -> torch.Tensor:

@@ -15,13 +15,15 @@ import torch
 from torch import fx, nn
 
 from rarely.core.errors import FormatError, NetworkError, RarelyError, UnsupportedOperator
-from rarely.io.onnx import ops, ops_linear, ops_pool, ops_reduce, ops_shape
+from rarely.io.onnx import ops, ops_linear, ops_pool, ops_shape
 from rarely.io.onnx.builder import (
+    HANDLERS,
     PROBE_BATCH,
     Activation,
     Builder,
     Constant,
     IllFormed,
+    OnnxNode,
     Value,
     as_tensor,
 )
@@ -31,15 +33,15 @@ from rarely.io.onnx.model import (
     InputPort,
     OnnxFile,
     blame,
-    describe,
+    describe_node,
     initializers,
     input_port,
     needed_nodes,
     read_onnx,
 )
-from rarely.io.onnx.registry import HANDLERS, Operator
+from rarely.io.onnx.runtime import compare_with_onnxruntime
 
-OPERATOR_TABLES = (ops, ops_linear, ops_pool, ops_reduce, ops_shape)
+OPERATOR_TABLES = (ops, ops_linear, ops_pool, ops_shape)
 """Importing these modules fills the table of handlers."""
 
 OLDEST_OPSET = 7
@@ -84,8 +86,6 @@ def import_onnx(source: str | Path | bytes, *, check: bool = True) -> ImportedNe
     except Exception as error:  # a damaged file can break any assumption; its reader sees no traceback
         raise blame(file, "the graph", error) from error
     if check:
-        from rarely.io.onnx.check import compare_with_onnxruntime
-
         compare_with_onnxruntime(network, file, input_port(file))
     return network
 
@@ -127,32 +127,32 @@ def convert(file: OnnxFile, builder: Builder, node: Any, values: dict[str, Value
     inputs = [values.get(name) if name else None for name in node.input]
     for name, value in zip(node.input, inputs, strict=True):
         if name and value is None:
-            raise UnsupportedOperator(f"{file.source}: {describe(node)} reads the optional output {name!r}")
+            raise UnsupportedOperator(f"{file.source}: {describe_node(node)} reads the optional output {name!r}")
     known = node.domain in ("", "ai.onnx")
     if known and node.op_type not in NEVER_FOLDED and not any(isinstance(v, Activation) for v in inputs):
         results: Sequence[Value] = fold(file, node, inputs)
     elif known and node.op_type in HANDLERS:
         attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
-        operation = Operator(node.op_type, inputs, attributes, file.opset, len(node.output))
+        operation = OnnxNode(node.op_type, inputs, attributes, file.opset, len(node.output))
         try:
             returned = HANDLERS[node.op_type](builder, operation)
         except UnsupportedOperator as error:
-            raise UnsupportedOperator(f"{file.source}: {describe(node)}: {error}") from error
+            raise UnsupportedOperator(f"{file.source}: {describe_node(node)}: {error}") from error
         except RarelyError:
             raise
         except IllFormed as error:
-            raise FormatError(file.source, f"{describe(node)}: {error}") from error
+            raise FormatError(file.source, f"{describe_node(node)}: {error}") from error
         except Exception as error:  # torch, numpy and wrong attributes raise types of every kind
-            raise blame(file, describe(node), error) from error
+            raise blame(file, describe_node(node), error) from error
         results = returned if isinstance(returned, list) else [returned]
     else:
         kind = node.op_type if known else f"{node.domain}.{node.op_type}"
-        raise UnsupportedOperator(f"{file.source}: operator {kind} ({describe(node)}) is not supported")
+        raise UnsupportedOperator(f"{file.source}: operator {kind} ({describe_node(node)}) is not supported")
     for name, result in zip(node.output, results, strict=False):
         if isinstance(result, Activation) and result.probe.numel() == 0:
-            raise FormatError(file.source, f"{describe(node)} gives an empty tensor")
+            raise FormatError(file.source, f"{describe_node(node)} gives an empty tensor")
         if isinstance(result, Activation) and result.probe.shape[:1] != (PROBE_BATCH,):
-            raise UnsupportedOperator(f"{file.source}: {describe(node)} mixes the rows of a batch")
+            raise UnsupportedOperator(f"{file.source}: {describe_node(node)} mixes the rows of a batch")
         values[name] = result
 
 
@@ -172,7 +172,7 @@ def fold(file: OnnxFile, node: Any, inputs: Sequence[Value | None]) -> list[Valu
             math.prod(abs(int(n)) or 1 for n in a.reshape(-1)[:64]) for a in feeds.values() if a.dtype.kind == "i"
         ]
         if max(requested, default=0) > MAX_ELEMENTS:
-            raise FormatError(file.source, f"{describe(node)} asks for too large a tensor")
+            raise FormatError(file.source, f"{describe_node(node)} asks for too large a tensor")
     try:
         # A model rather than the bare node: only with one does the evaluator respect the operator set.
         make, element = onnx.helper.make_tensor_value_info, onnx.helper.np_dtype_to_tensor_dtype
@@ -185,9 +185,9 @@ def fold(file: OnnxFile, node: Any, inputs: Sequence[Value | None]) -> list[Valu
         opset = onnx.helper.make_opsetid("", file.opset)
         outputs = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=[opset])).run(None, feeds)
     except Exception as error:  # the reference implementation raises whatever numpy does
-        raise blame(file, describe(node), error) from error
+        raise blame(file, describe_node(node), error) from error
     if not all(isinstance(array, np.ndarray | np.generic) for array in outputs):
-        raise UnsupportedOperator(f"{file.source}: {describe(node)} does not give a tensor")
+        raise UnsupportedOperator(f"{file.source}: {describe_node(node)} does not give a tensor")
     named = dict(zip((name for name in node.output if name), outputs, strict=True))
     return [Constant(np.asarray(named.get(name, np.empty(0)))) for name in node.output]
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rarely.core.errors import FormatError, NetworkError, RarelyError, UnsupportedOperator
+from rarely.io.files import one_line, read_bytes, unpacked
 
 MAX_ELEMENTS = 2**25
 """No activation of one row may have more entries: a damaged dimension must not exhaust the memory."""
@@ -70,14 +69,7 @@ def read_onnx(source: str | Path | bytes) -> OnnxFile:
     import onnx.inliner
 
     name = "<bytes>" if isinstance(source, bytes) else str(source)
-    try:
-        data = source if isinstance(source, bytes) else Path(source).read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FormatError(name, f"damaged gzip file ({error})") from error
-    except OSError as error:
-        raise FormatError(name, f"cannot be read ({error.strerror or error})") from error
+    data = unpacked(source) if isinstance(source, bytes) else read_bytes(source)
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's DecodeError is not exported under a stable name
@@ -107,7 +99,7 @@ def fault_in_file(file: OnnxFile) -> str | None:
         # Not with full_check: its shape inference aborts the whole process on some damaged files.
         onnx.checker.check_model(model)
     except Exception as error:  # ValidationError, or whatever native code raises
-        return " ".join(str(error).split())[:500]
+        return one_line(error, 500)
     return None
 
 
@@ -172,50 +164,34 @@ def initializers(file: OnnxFile) -> dict[str, Array]:
 def needed_nodes(file: OnnxFile, known: set[str]) -> list[Any]:
     """The nodes that the first output depends on, each after the nodes it reads from.
 
-    The file's own order is not trusted: real files are at times unsorted, and a damaged one may have a cycle.
+    The file's own order is not trusted: real files are at times unsorted. Faults outside the needed part count, too.
     """
-    producer = {name: node for node in file.model.graph.node for name in node.output if name}
-    ordered: list[Any] = []
-    done: set[int] = set()
-    open_nodes: set[int] = set()
-    stack: list[tuple[Any, Iterator[str]]] = []
-
-    def enter(name: str, reader: str) -> None:
-        if name in known or not name:
-            return
-        if name not in producer:
+    nodes = list(file.model.graph.node)
+    producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    read = {i: [name for name in node.input if name and name not in known] for i, node in enumerate(nodes)}
+    asked = [(describe_node(nodes[i]), name) for i in read for name in read[i]]
+    for reader, name in [("the graph output", file.output_name), *asked]:
+        if name not in producer and name not in known:
             raise FormatError(file.source, f"{reader} reads {name!r}, which nothing in the file defines")
-        node = producer[name]
-        if id(node) in done:
-            return
-        if id(node) in open_nodes:
-            raise FormatError(file.source, f"the graph has a cycle through {describe(node)}")
-        open_nodes.add(id(node))
-        stack.append((node, iter(node.input)))
-
-    # The whole graph is walked from every node, so that a fault outside the needed part is found too; the
-    # first output comes first, and the walk from it alone yields the needed nodes.
-    enter(file.output_name, "the graph output")
-    needed: int | None = None
-    for root in [None, *producer]:
-        if root is not None:
-            enter(root, "a node")
-        while stack:
-            node, names = stack[-1]
-            name = next(names, None)
-            if name is None:
-                stack.pop()
-                done.add(id(node))
-                open_nodes.discard(id(node))
-                ordered.append(node)
-            else:
-                enter(name, describe(node))
-        if needed is None:
-            needed = len(ordered)
-    return ordered[:needed]
+    try:
+        TopologicalSorter({i: [producer[name] for name in names] for i, names in read.items()}).prepare()
+    except CycleError as error:
+        through = describe_node(nodes[error.args[1][0]])
+        raise FormatError(file.source, f"the graph has a cycle through {through}") from None
+    ordered: list[Any] = []
+    entered: set[int] = set()
+    stack = [(producer[name], False) for name in [file.output_name] if name in producer]
+    while stack:
+        i, complete = stack.pop()
+        if complete:
+            ordered.append(nodes[i])
+        elif i not in entered:
+            entered.add(i)
+            stack += [(i, True), *((producer[name], False) for name in reversed(read[i]))]
+    return ordered
 
 
-def describe(node: Any) -> str:
+def describe_node(node: Any) -> str:
     """A node as a person would look it up in a graph viewer."""
     return f"{node.op_type} node {node.name or (node.output[0] if node.output else '?')!r}"
 
@@ -223,7 +199,7 @@ def describe(node: Any) -> str:
 def blame(file: OnnxFile, where: str, error: Exception) -> RarelyError:
     """The error to raise when a node cannot be converted: the file's fault if the ONNX checker agrees."""
     fault = fault_in_file(file)
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    reason = one_line(error)
     if fault is not None:
         return FormatError(file.source, f"{where}: {reason} ({fault})")
     return UnsupportedOperator(f"{file.source}: {where} cannot be converted: {reason}")

@@ -1,4 +1,4 @@
-"""Elementwise operators: arithmetic, activations, comparisons, casts."""
+"""Operators on entries and along axes: arithmetic, activations, comparisons, casts, sums, maxima, softmax."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rarely.io.onnx.builder import Activation, Builder, Constant, Value, as_tensor
-from rarely.io.onnx.registry import Operator, handles
+from rarely.io.onnx.builder import Activation, Builder, Constant, OnnxNode, Value, as_tensor, converts, normal_axis
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Abs": torch.abs,
@@ -38,7 +37,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Tan": torch.tan,
 }
 
-MODULES: dict[str, Callable[[Operator], nn.Module]] = {
+MODULES: dict[str, Callable[[OnnxNode], nn.Module]] = {
     "Celu": lambda op: nn.CELU(op.attr("alpha", 1.0)),
     "Elu": lambda op: nn.ELU(op.attr("alpha", 1.0)),
     "Gelu": lambda op: nn.GELU(approximate=op.attr("approximate", "none")),
@@ -73,24 +72,32 @@ ARITHMETIC: dict[str, tuple[Callable[..., Any], int, bool]] = {
 }
 
 
-@handles(*FUNCTIONS)
-def function(builder: Builder, op: Operator) -> Value:
-    x = op.activation()
-    return builder.call(FUNCTIONS[op.kind], x, carrying=x.carrying)
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "ReduceLogSumExp": torch.logsumexp,
+    "ReduceMax": torch.amax,
+    "ReduceMean": torch.mean,
+    "ReduceMin": torch.amin,
+    "ReduceSum": torch.sum,
+}
 
 
-@handles(*MODULES)
-def module(builder: Builder, op: Operator) -> Value:
+@converts(*FUNCTIONS)
+def _function(builder: Builder, op: OnnxNode) -> Value:
+    return builder.call(FUNCTIONS[op.kind], op.activation())
+
+
+@converts(*MODULES)
+def _module(builder: Builder, op: OnnxNode) -> Value:
     return builder.module(MODULES[op.kind](op), op.activation())
 
 
-@handles(*BINARY)
-def binary(builder: Builder, op: Operator) -> Value:
+@converts(*BINARY)
+def _binary(builder: Builder, op: OnnxNode) -> Value:
     return builder.broadcast(BINARY[op.kind], op.input(0), op.input(1))
 
 
-@handles(*ARITHMETIC)
-def arithmetic(builder: Builder, op: Operator) -> Value:
+@converts(*ARITHMETIC)
+def _arithmetic(builder: Builder, op: OnnxNode) -> Value:
     torch_function, neutral, commutes = ARITHMETIC[op.kind]
     left, right = op.input(0), op.input(1)
     if _is_neutral(right, neutral, left):
@@ -103,18 +110,18 @@ def arithmetic(builder: Builder, op: Operator) -> Value:
     return builder.call(torch_function, *aligned, carrying=carrying)
 
 
-@handles("Pow")
-def power(builder: Builder, op: Operator) -> Value:
+@converts("Pow")
+def _power(builder: Builder, op: OnnxNode) -> Value:
     base, exponent = op.input(0), op.input(1)
     if isinstance(base, Activation) and isinstance(exponent, Constant) and exponent.array.size == 1:
         value = exponent.array.item()
         if len(exponent.shape) <= len(base.shape):
-            return base if value == 1 else builder.call(torch.pow, base, value, carrying=base.carrying)
+            return base if value == 1 else builder.call(torch.pow, base, value)
     return builder.broadcast(torch.pow, base, exponent)
 
 
-@handles("Sum", "Mean", "Max", "Min")
-def variadic(builder: Builder, op: Operator) -> Value:
+@converts("Sum", "Mean", "Max", "Min")
+def _variadic(builder: Builder, op: OnnxNode) -> Value:
     # Activations first: a sum of two constants alone would have no batch.
     values = sorted((v for v in op.inputs if v is not None), key=lambda v: isinstance(v, Constant))
     if op.kind == "Max" and len(values) == 2:
@@ -124,17 +131,17 @@ def variadic(builder: Builder, op: Operator) -> Value:
     combine = {"Max": torch.maximum, "Min": torch.minimum}.get(op.kind, torch.add)
     total = functools.reduce(functools.partial(builder.broadcast, combine), values)
     if op.kind == "Mean" and isinstance(total, Activation):
-        return builder.call(torch.div, total, len(values), carrying=total.carrying)
+        return builder.call(torch.div, total, len(values))
     return total
 
 
-@handles("Where")
-def where(builder: Builder, op: Operator) -> Value:
+@converts("Where")
+def _where(builder: Builder, op: OnnxNode) -> Value:
     return builder.broadcast(torch.where, op.input(0), op.input(1), op.input(2))
 
 
-@handles("Clip")
-def clip(builder: Builder, op: Operator) -> Value:
+@converts("Clip")
+def _clip(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     # Exporters write "no bound" as the largest float, too.
     largest = torch.finfo(x.probe.dtype).max if x.probe.is_floating_point() else math.inf
@@ -145,11 +152,11 @@ def clip(builder: Builder, op: Operator) -> Value:
         return x
     if minimum == 0 and maximum is None:
         return builder.module(nn.ReLU(), x)
-    return builder.call(torch.clamp, x, carrying=x.carrying, min=minimum, max=maximum)
+    return builder.call(torch.clamp, x, min=minimum, max=maximum)
 
 
-@handles("PRelu")
-def prelu(builder: Builder, op: Operator) -> Value:
+@converts("PRelu")
+def _prelu(builder: Builder, op: OnnxNode) -> Value:
     x, slope = op.activation(), op.array(1)
     if slope.size == 1 and slope.ndim <= len(x.shape):
         return builder.module(nn.LeakyReLU(float(slope.item())), x)
@@ -159,42 +166,86 @@ def prelu(builder: Builder, op: Operator) -> Value:
         layer = nn.PReLU(channels, dtype=x.probe.dtype)
         layer.weight = nn.Parameter(as_tensor(slope.reshape(-1)))
         return builder.module(layer, x)
-    negative = builder.call(torch.clamp, x, carrying=x.carrying, max=0.0)
+    negative = builder.call(torch.clamp, x, max=0.0)
     scaled = builder.broadcast(torch.mul, Constant(slope), negative)
     return builder.broadcast(torch.add, builder.module(nn.ReLU(), x), scaled)
 
 
-@handles("Selu")
-def selu(builder: Builder, op: Operator) -> Value:
+@converts("Selu")
+def _selu(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     alpha, gamma = op.attr("alpha", 1.6732632423543772), op.attr("gamma", 1.0507009873554805)
     if math.isclose(alpha, 1.6732632423543772, rel_tol=1e-6) and math.isclose(gamma, 1.0507009873554805, rel_tol=1e-6):
         return builder.module(nn.SELU(), x)
-    y = builder.module(nn.ELU(alpha), x)
-    return builder.call(torch.mul, y, gamma, carrying=y.carrying)
+    return builder.call(torch.mul, builder.module(nn.ELU(alpha), x), gamma)
 
 
-@handles("HardSigmoid")
-def hard_sigmoid(builder: Builder, op: Operator) -> Value:
-    x = op.activation()
-    y = builder.call(torch.mul, x, op.attr("alpha", 0.2), carrying=x.carrying)
-    y = builder.call(torch.add, y, op.attr("beta", 0.5), carrying=x.carrying)
-    return builder.call(torch.clamp, y, carrying=x.carrying, min=0.0, max=1.0)
+@converts("HardSigmoid")
+def _hard_sigmoid(builder: Builder, op: OnnxNode) -> Value:
+    y = builder.call(torch.mul, op.activation(), op.attr("alpha", 0.2))
+    y = builder.call(torch.add, y, op.attr("beta", 0.5))
+    return builder.call(torch.clamp, y, min=0.0, max=1.0)
 
 
-@handles("Cast", "CastLike")
-def cast(builder: Builder, op: Operator) -> Value:
+@converts("Cast", "CastLike")
+def _cast(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     target = _cast_target(op)
     if x.probe.dtype == target:
         return x
     if target == builder.input.probe.dtype:
         # Follows the network's own type, so that the module still works after .to(torch.float64).
-        return builder.method("type_as", x, builder.input, carrying=x.carrying)
-    return builder.method("to", x, target, carrying=x.carrying)
+        return builder.method("type_as", x, builder.input)
+    return builder.method("to", x, target)
 
 
-def _cast_target(op: Operator) -> torch.dtype:
+@converts(*REDUCTIONS)
+def _reduce(builder: Builder, op: OnnxNode) -> Value:
+    return _along(builder, op, op.activation(), REDUCTIONS[op.kind])
+
+
+@converts("ReduceL1", "ReduceL2", "ReduceSumSquare")
+def _reduce_norm(builder: Builder, op: OnnxNode) -> Value:
+    inner = torch.abs if op.kind == "ReduceL1" else torch.square
+    total = _along(builder, op, builder.call(inner, op.activation()), torch.sum)
+    return builder.call(torch.sqrt, total) if op.kind == "ReduceL2" else total
+
+
+@converts("ArgMax", "ArgMin")
+def _arg_extreme(builder: Builder, op: OnnxNode) -> Value:
+    if op.attr("select_last_index", 0):
+        raise op.refuse("select_last_index=1")
+    x, (axis,) = builder.axes(op.activation(), [op.attr("axis", 0)])
+    function = torch.argmax if op.kind == "ArgMax" else torch.argmin
+    return builder.call(function, x, axis, keepdim=bool(op.attr("keepdims", 1)))
+
+
+@converts("Softmax", "LogSoftmax")
+def _softmax(builder: Builder, op: OnnxNode) -> Value:
+    x = op.activation()
+    make = nn.Softmax if op.kind == "Softmax" else nn.LogSoftmax
+    axis = normal_axis(op.attr("axis", -1 if op.opset >= 13 else 1), len(x.shape))
+    if op.opset >= 13 or axis == len(x.shape) - 1:
+        x, (torch_axis,) = builder.axes(x, [axis])
+        return builder.module(make(dim=torch_axis), x)
+    # Before operator set 13 all axes from `axis` on were one.
+    flat = builder.view(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+    return builder.view(builder.module(make(dim=-1), flat), x.shape)
+
+
+def _along(builder: Builder, op: OnnxNode, x: Activation, function: Callable[..., Any]) -> Activation:
+    axes = op.ints("axes", 1)
+    if not axes:
+        if op.attr("noop_with_empty_axes", 0):
+            return x
+        axes = list(range(len(x.shape)))
+    if not axes:
+        return x
+    x, torch_axes = builder.axes(x, axes)
+    return builder.call(function, x, tuple(torch_axes), keepdim=bool(op.attr("keepdims", 1)))
+
+
+def _cast_target(op: OnnxNode) -> torch.dtype:
     import onnx
 
     if op.kind == "CastLike":
@@ -218,7 +269,7 @@ def _is_float(value: Value) -> bool:
     return value.probe.is_floating_point() if isinstance(value, Activation) else value.array.dtype.kind == "f"
 
 
-def _bound(op: Operator, name: str, index: int) -> float | None:
+def _bound(op: OnnxNode, name: str, index: int) -> float | None:
     """A limit of Clip: an attribute before operator set 11, an input since."""
     if name in op.attributes:
         return float(op.attributes[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,32 +17,26 @@ from rarely.io.onnx.builder import (
     Builder,
     Constant,
     IllFormed,
+    OnnxNode,
     Value,
     as_tensor,
+    converts,
     normal_axis,
 )
 from rarely.io.onnx.model import MAX_ELEMENTS, Array
-from rarely.io.onnx.registry import Operator, handles
 
 CONVOLUTIONS: dict[int, type[nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED: dict[int, type[nn.Module]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
-BATCH_NORMS: dict[int, type[nn.Module]] = {
-    0: nn.BatchNorm1d,
-    1: nn.BatchNorm1d,
-    2: nn.BatchNorm2d,
-    3: nn.BatchNorm3d,
-}
-INSTANCE_NORMS: dict[int, type[nn.Module]] = {
-    1: nn.InstanceNorm1d,
-    2: nn.InstanceNorm2d,
-    3: nn.InstanceNorm3d,
-}
+BATCH_NORMS: dict[int, type[nn.Module]] = dict(
+    enumerate((nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d))
+)
+INSTANCE_NORMS: dict[int, type[nn.Module]] = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 
 Pads = list[tuple[int, int]]
 
 
-@handles("Gemm")
-def gemm(builder: Builder, op: Operator) -> Value:
+@converts("Gemm")
+def _gemm(builder: Builder, op: OnnxNode) -> Value:
     left, right = op.input(0), op.input(1)
     if op.attr("transA", 0):
         left = transpose(builder, left, (1, 0))
@@ -57,33 +52,33 @@ def gemm(builder: Builder, op: Operator) -> Value:
             if offset.array.size == 1 or offset.shape[-1] == weight.shape[1]:
                 bias = np.broadcast_to(row, weight.shape[1:]).astype(weight.dtype)
                 offset = None
-        product = linear(builder, left, weight, bias)
+        product = _linear(builder, left, weight, bias)
     else:
-        product = matmul(builder, left, right)
+        product = _product(builder, left, right)
         if alpha != 1.0:
-            product = builder.call(torch.mul, product, alpha, carrying=product.carrying)
+            product = builder.call(torch.mul, product, alpha)
     if offset is None or beta == 0:
         return product
     if beta != 1.0:
-        offset = scale(builder, offset, beta)
+        offset = _scaled(builder, offset, beta)
     return builder.broadcast(torch.add, product, offset)
 
 
-@handles("MatMul")
-def matmul_operator(builder: Builder, op: Operator) -> Value:
-    return matmul(builder, op.input(0), op.input(1))
+@converts("MatMul")
+def _matrix_product(builder: Builder, op: OnnxNode) -> Value:
+    return _product(builder, op.input(0), op.input(1))
 
 
-def matmul(builder: Builder, left: Value, right: Value) -> Activation:
+def _product(builder: Builder, left: Value, right: Value) -> Activation:
     """A matrix product, as one nn.Linear wherever one factor is a constant matrix."""
     if isinstance(left, Activation) and isinstance(right, Constant) and len(right.shape) == 2:
-        return linear(builder, left, right.array, None)
+        return _linear(builder, left, right.array, None)
     if isinstance(right, Activation) and isinstance(left, Constant) and len(left.shape) == 2:
         if len(right.shape) == 1:
-            return linear(builder, right, left.array.T, None)
+            return _linear(builder, right, left.array.T, None)
         if len(right.shape) == 2 and right.shape[1] == 1:
             column = builder.view(right, (1, right.shape[0]))
-            return builder.view(linear(builder, column, left.array.T, None), (left.shape[0], 1))
+            return builder.view(_linear(builder, column, left.array.T, None), (left.shape[0], 1))
     if min(len(left.shape), len(right.shape)) < 2:
         raise UnsupportedOperator(f"a product of shapes {left.shape} and {right.shape} is not supported")
     aligned, carrying = builder.align(left, right)
@@ -94,7 +89,7 @@ def matmul(builder: Builder, left: Value, right: Value) -> Activation:
     return builder.call(torch.matmul, *aligned, carrying=carrying)
 
 
-def linear(builder: Builder, x: Activation, weight: Array, bias: Array | None) -> Activation:
+def _linear(builder: Builder, x: Activation, weight: Array, bias: Array | None) -> Activation:
     """x @ weight + bias on the last axis; weight is (in, out)."""
     if len(x.shape) < 2:
         x = builder.rows(x)
@@ -124,70 +119,55 @@ def transpose(builder: Builder, value: Value, permutation: Sequence[int]) -> Val
     return builder.call(torch.permute, x, (0, *(axis + 1 for axis in permutation)), carrying=False)
 
 
-def scale(builder: Builder, value: Value, factor: float) -> Value:
+def _scaled(builder: Builder, value: Value, factor: float) -> Value:
     """Multiply by a number."""
     if isinstance(value, Constant):
         return Constant((factor * value.array).astype(value.array.dtype))
-    return builder.call(torch.mul, value, factor, carrying=value.carrying)
+    return builder.call(torch.mul, value, factor)
 
 
-@handles("Conv")
-def conv(builder: Builder, op: Operator) -> Value:
+@converts("Conv", "ConvTranspose")
+def _convolution(builder: Builder, op: OnnxNode) -> Value:
     x, weight, bias = op.activation(), op.array(1), op.optional_array(2)
-    dims = _spatial_dims(op, x, weight)
-    strides, dilations, groups = _window(op, dims)
-    if x.shape[1] != weight.shape[1] * groups:
-        raise IllFormed(f"an input of shape {x.shape} does not fit a weight of shape {weight.shape}")
-    pads = window_pads(op, x.shape[2:], weight.shape[2:], strides, dilations)
+    dims, transposed = weight.ndim - 2, op.kind == "ConvTranspose"
+    if dims not in CONVOLUTIONS or len(x.shape) != weight.ndim:
+        raise op.refuse(f"an input of shape {x.shape} and a weight of shape {weight.shape}")
+    strides, dilations, groups = op.per_axis("strides", dims), op.per_axis("dilations", dims), int(op.attr("group", 1))
+    more: dict[str, Any] = {}
+    if transposed:
+        channels = weight.shape[0], weight.shape[1] * groups
+        more["output_padding"] = extra = op.per_axis("output_padding", dims, 0)
+        pads = _transposed_pads(op, x.shape[2:], weight.shape[2:], strides, dilations, extra)
+    else:
+        channels = weight.shape[1] * groups, weight.shape[0]
+        if x.shape[1] != channels[0]:
+            raise IllFormed(f"an input of shape {x.shape} does not fit a weight of shape {weight.shape}")
+        pads = window_pads(op, x.shape[2:], weight.shape[2:], strides, dilations)
     symmetric = all(begin == end >= 0 for begin, end in pads)
-    layer = CONVOLUTIONS[dims](
-        weight.shape[1] * groups,
-        weight.shape[0],
+    layer = (TRANSPOSED if transposed else CONVOLUTIONS)[dims](
+        *channels,
         tuple(weight.shape[2:]),
-        stride=tuple(strides),
+        stride=strides,
         padding=tuple(begin for begin, _ in pads) if symmetric else 0,
-        dilation=tuple(dilations),
+        dilation=dilations,
         groups=groups,
         bias=bias is not None,
+        **more,
     )
     _set_weights(layer, weight, bias)
 
     def apply(images: Activation) -> Activation:
-        return builder.module(layer, images if symmetric else pad(builder, images, pads, 0.0))
-
-    return builder.as_images(x, apply)
-
-
-@handles("ConvTranspose")
-def conv_transpose(builder: Builder, op: Operator) -> Value:
-    x, weight, bias = op.activation(), op.array(1), op.optional_array(2)
-    dims = _spatial_dims(op, x, weight)
-    strides, dilations, groups = _window(op, dims)
-    extra = [int(n) for n in op.attr("output_padding", [0] * dims)]
-    pads = _transposed_pads(op, x.shape[2:], weight.shape[2:], strides, dilations, extra)
-    symmetric = all(begin == end >= 0 for begin, end in pads)
-    layer = TRANSPOSED[dims](
-        weight.shape[0],
-        weight.shape[1] * groups,
-        tuple(weight.shape[2:]),
-        stride=tuple(strides),
-        padding=tuple(begin for begin, _ in pads) if symmetric else 0,
-        output_padding=tuple(extra),
-        groups=groups,
-        bias=bias is not None,
-        dilation=tuple(dilations),
-    )
-    _set_weights(layer, weight, bias)
-
-    def apply(images: Activation) -> Activation:
-        full = builder.module(layer, images)
-        return full if symmetric else pad(builder, full, [(-begin, -end) for begin, end in pads], 0.0)
+        if symmetric:
+            return builder.module(layer, images)
+        if transposed:
+            return pad_with_number(builder, builder.module(layer, images), [(-begin, -end) for begin, end in pads], 0.0)
+        return builder.module(layer, pad_with_number(builder, images, pads, 0.0))
 
     return builder.as_images(x, apply)
 
 
 def window_pads(
-    op: Operator,
+    op: OnnxNode,
     sizes: Sequence[int],
     kernel: Sequence[int],
     strides: Sequence[int],
@@ -207,12 +187,17 @@ def window_pads(
     pads = []
     for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         total = max((math.ceil(size / stride) - 1) * stride + (width - 1) * dilation + 1 - size, 0)
-        begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
-        pads.append((begin, total - begin))
+        pads.append(_shared(total, mode))
     return pads
 
 
-def pad(builder: Builder, x: Activation, pads: Pads, value: float) -> Activation:
+def _shared(total: int, mode: str) -> tuple[int, int]:
+    """Padding of both sides; the odd one goes to the end with SAME_UPPER, else to the beginning."""
+    begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
+    return begin, total - begin
+
+
+def pad_with_number(builder: Builder, x: Activation, pads: Pads, value: float) -> Activation:
     """Pad (or with negative numbers crop) the last axes with a number."""
     if all(entry == (0, 0) for entry in pads):
         return x
@@ -220,35 +205,27 @@ def pad(builder: Builder, x: Activation, pads: Pads, value: float) -> Activation
     if grown > MAX_ELEMENTS:
         raise IllFormed(f"padding by {pads} gives too large a tensor")
     flat = tuple(n for entry in reversed(pads) for n in entry)
-    return builder.call(F.pad, x, flat, carrying=x.carrying, mode="constant", value=value)
+    return builder.call(F.pad, x, flat, mode="constant", value=value)
 
 
-@handles("BatchNormalization")
-def batch_norm(builder: Builder, op: Operator) -> Value:
-    x = op.activation()
+@converts("BatchNormalization", "InstanceNormalization")
+def _channel_norm(builder: Builder, op: OnnxNode) -> Value:
+    x, gamma, shift = op.activation(), as_tensor(op.array(1)), as_tensor(op.array(2))
     if op.attr("training_mode", 0) or not op.attr("spatial", 1):
         raise op.refuse("training_mode=1 or spatial=0")
-    gamma, shift, mean, variance = (as_tensor(op.array(index)) for index in (1, 2, 3, 4))
-    if len(x.shape) - 2 not in BATCH_NORMS:
+    whole = op.kind == "BatchNormalization"
+    kinds = BATCH_NORMS if whole else INSTANCE_NORMS
+    if len(x.shape) - 2 not in kinds:
         raise op.refuse(f"an input of shape {x.shape}")
-    layer = BATCH_NORMS[len(x.shape) - 2](len(gamma), eps=op.attr("epsilon", 1e-5), dtype=gamma.dtype)
+    layer = kinds[len(x.shape) - 2](len(gamma), eps=op.attr("epsilon", 1e-5), affine=True, dtype=gamma.dtype)
     layer.weight, layer.bias = nn.Parameter(gamma), nn.Parameter(shift)
-    layer.running_mean, layer.running_var = mean, variance
+    if whole:
+        layer.running_mean, layer.running_var = as_tensor(op.array(3)), as_tensor(op.array(4))
     return builder.as_images(x, lambda images: builder.module(layer, images))
 
 
-@handles("InstanceNormalization")
-def instance_norm(builder: Builder, op: Operator) -> Value:
-    x, gamma, shift = op.activation(), as_tensor(op.array(1)), as_tensor(op.array(2))
-    if len(x.shape) - 2 not in INSTANCE_NORMS:
-        raise op.refuse(f"an input of shape {x.shape}")
-    layer = INSTANCE_NORMS[len(x.shape) - 2](len(gamma), eps=op.attr("epsilon", 1e-5), affine=True)
-    layer.weight, layer.bias = nn.Parameter(gamma), nn.Parameter(shift)
-    return builder.as_images(x, lambda images: builder.module(layer, images))
-
-
-@handles("LayerNormalization")
-def layer_norm(builder: Builder, op: Operator) -> Value:
+@converts("LayerNormalization")
+def _layer_norm(builder: Builder, op: OnnxNode) -> Value:
     x, gamma, shift = op.activation(), op.array(1), op.optional_array(2)
     axis = normal_axis(op.attr("axis", -1), len(x.shape))
     x, _ = builder.axes(x, [axis])
@@ -260,19 +237,6 @@ def layer_norm(builder: Builder, op: Operator) -> Value:
     return builder.module(layer, x)
 
 
-def _spatial_dims(op: Operator, x: Activation, weight: Array) -> int:
-    dims = weight.ndim - 2
-    if dims not in CONVOLUTIONS or len(x.shape) != weight.ndim:
-        raise op.refuse(f"an input of shape {x.shape} and a weight of shape {weight.shape}")
-    return dims
-
-
-def _window(op: Operator, dims: int) -> tuple[list[int], list[int], int]:
-    strides = [int(n) for n in op.attr("strides", [1] * dims)]
-    dilations = [int(n) for n in op.attr("dilations", [1] * dims)]
-    return strides, dilations, int(op.attr("group", 1))
-
-
 def _set_weights(layer: nn.Module, weight: Array, bias: Array | None) -> None:
     layer.weight = nn.Parameter(as_tensor(weight))
     if bias is not None:
@@ -280,7 +244,7 @@ def _set_weights(layer: nn.Module, weight: Array, bias: Array | None) -> None:
 
 
 def _transposed_pads(
-    op: Operator,
+    op: OnnxNode,
     sizes: Sequence[int],
     kernel: Sequence[int],
     strides: Sequence[int],
@@ -296,7 +260,5 @@ def _transposed_pads(
     pads = []
     for axis, size in enumerate(wanted[-len(sizes) :]):
         full = strides[axis] * (sizes[axis] - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1
-        total = full - size
-        begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
-        pads.append((begin, total - begin))
+        pads.append(_shared(full - size, mode))
     return pads

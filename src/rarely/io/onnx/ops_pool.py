@@ -9,59 +9,52 @@ import numpy as np
 import torch
 from torch import nn
 
-from rarely.io.onnx.builder import Activation, Builder, Constant, IllFormed, Value
+from rarely.io.onnx.builder import Activation, Builder, Constant, IllFormed, OnnxNode, Value, converts
 from rarely.io.onnx.model import MAX_ELEMENTS, Array
-from rarely.io.onnx.ops_linear import Pads, pad, window_pads
-from rarely.io.onnx.registry import Operator, handles
+from rarely.io.onnx.ops_linear import Pads, pad_with_number, window_pads
 
 MAX_POOLS: dict[int, type[nn.Module]] = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
 AVERAGE_POOLS: dict[int, type[nn.Module]] = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
 
 
-@handles("MaxPool", "AveragePool")
-def pool(builder: Builder, op: Operator) -> Value:
+@converts("MaxPool", "AveragePool")
+def _pool(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     dims = len(x.shape) - 2
-    kernel = tuple(int(n) for n in op.attr("kernel_shape", []))
-    strides = tuple(int(n) for n in op.attr("strides", [1] * dims))
-    dilations = tuple(int(n) for n in op.attr("dilations", [1] * dims))
+    kernel, average = op.per_axis("kernel_shape", 0), op.kind == "AveragePool"
+    strides, dilations = op.per_axis("strides", dims), op.per_axis("dilations", dims)
     if dims not in MAX_POOLS or len(kernel) != dims:
         raise op.refuse(f"a kernel of shape {kernel} on an input of shape {x.shape}")
-    average = op.kind == "AveragePool"
     if average and any(dilation != 1 for dilation in dilations):
         raise op.refuse("dilations")
     pads = window_pads(op, x.shape[2:], kernel, strides, dilations)
-    ceil_mode = bool(op.attr("ceil_mode", 0))
+    ceil_mode, include = bool(op.attr("ceil_mode", 0)), bool(op.attr("count_include_pad", 0))
     # torch pads both sides alike and by half a window at most.
-    native = all(begin == end and 0 <= begin <= width // 2 for (begin, end), width in zip(pads, kernel, strict=True))
-    if native:
+    if all(begin == end and 0 <= begin <= width // 2 for (begin, end), width in zip(pads, kernel, strict=True)):
         padding = tuple(begin for begin, _ in pads)
-        if average:
-            include = bool(op.attr("count_include_pad", 0))
-            layer = AVERAGE_POOLS[dims](kernel, strides, padding, ceil_mode, include)
-        else:
-            layer = MAX_POOLS[dims](kernel, strides, padding, dilations, ceil_mode=ceil_mode)
+        layer = (
+            AVERAGE_POOLS[dims](kernel, strides, padding, ceil_mode, include)
+            if average
+            else MAX_POOLS[dims](kernel, strides, padding, dilations, ceil_mode=ceil_mode)
+        )
         return builder.as_images(x, lambda images: builder.module(layer, images))
     exact = _exact_pads(x.shape[2:], kernel, strides, dilations, pads, ceil_mode)
-    if not average:
-        layer = MAX_POOLS[dims](kernel, strides, 0, dilations)
-        return builder.as_images(x, lambda images: builder.module(layer, pad(builder, images, exact, -math.inf)))
-    layer = AVERAGE_POOLS[dims](kernel, strides)
-    share = _counted_share(layer, x, exact, pads, bool(op.attr("count_include_pad", 0)))
+    bare = AVERAGE_POOLS[dims](kernel, strides) if average else MAX_POOLS[dims](kernel, strides, 0, dilations)
+    share = _counted_share(bare, x, exact, pads, include) if average else np.ones(1)
 
     def apply(images: Activation) -> Activation:
-        mean = builder.module(layer, pad(builder, images, exact, 0.0))
-        return mean if np.all(share == 1) else builder.call(torch.div, mean, Constant(share), carrying=True)
+        pooled = builder.module(bare, pad_with_number(builder, images, exact, 0.0 if average else -math.inf))
+        return pooled if np.all(share == 1) else builder.call(torch.div, pooled, Constant(share))
 
     return builder.as_images(x, apply)
 
 
-@handles("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(builder: Builder, op: Operator) -> Value:
+@converts("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     x, axes = builder.axes(x, list(range(2, len(x.shape))))
     function = torch.mean if op.kind == "GlobalAveragePool" else torch.amax
-    return builder.call(function, x, tuple(axes), carrying=x.carrying, keepdim=True)
+    return builder.call(function, x, tuple(axes), keepdim=True)
 
 
 def _exact_pads(
@@ -97,8 +90,8 @@ def _counted_share(layer: nn.Module, x: Activation, exact: Pads, pads: Pads, inc
     return share
 
 
-@handles("Upsample", "Resize")
-def resize(builder: Builder, op: Operator) -> Value:
+@converts("Upsample", "Resize")
+def _resize(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     mode = op.attr("mode", "nearest")
     if mode not in ("nearest", "linear") or op.attr("antialias", 0) or op.attr("exclude_outside", 0):
@@ -127,7 +120,7 @@ def resize(builder: Builder, op: Operator) -> Value:
     return x
 
 
-def _resize_targets(op: Operator, shape: tuple[int, ...]) -> dict[int, tuple[int, int, float]]:
+def _resize_targets(op: OnnxNode, shape: tuple[int, ...]) -> dict[int, tuple[int, int, float]]:
     """Input size, output size and scale of each axis whose size or sampling changes."""
     axes = [int(axis) % len(shape) for axis in op.attr("axes", range(len(shape)))]
     sizes = None
@@ -153,7 +146,7 @@ def _resize_targets(op: Operator, shape: tuple[int, ...]) -> dict[int, tuple[int
     return targets
 
 
-def _source_points(op: Operator, mode: str, size: int, target: int, scale: float) -> Array:
+def _source_points(op: OnnxNode, mode: str, size: int, target: int, scale: float) -> Array:
     """Where each output position lies among the input positions."""
     out = np.arange(target, dtype=np.float64)
     if mode == "asymmetric":
@@ -171,7 +164,7 @@ def _source_points(op: Operator, mode: str, size: int, target: int, scale: float
     raise op.refuse(f"coordinate_transformation_mode={mode!r}")
 
 
-def _nearest(op: Operator, rounding: str, points: Array, size: int) -> Array:
+def _nearest(op: OnnxNode, rounding: str, points: Array, size: int) -> Array:
     rules = {
         "floor": lambda: np.floor(points),
         "ceil": lambda: np.ceil(points),
@@ -201,5 +194,5 @@ def _interpolate(builder: Builder, x: Activation, axis: int, points: Array) -> A
     for offset, share in ((0, 1 - weight), (1, weight)):
         picked = builder.select(x, axis, np.clip(low + offset, 0, size - 1))
         numbers = torch.from_numpy(share).to(x.probe.dtype).numpy()
-        parts.append(builder.call(torch.mul, picked, Constant(numbers), carrying=x.carrying))
-    return builder.call(torch.add, *parts, carrying=x.carrying)
+        parts.append(builder.call(torch.mul, picked, Constant(numbers)))
+    return builder.call(torch.add, *parts)

@@ -7,47 +7,40 @@ import math
 import numpy as np
 import torch
 
-from rarely.io.onnx.builder import Activation, Builder, Constant, IllFormed, Value, normal_axis
+from rarely.io.onnx.builder import Activation, Builder, Constant, IllFormed, OnnxNode, Value, converts, normal_axis
 from rarely.io.onnx.model import MAX_ELEMENTS
-from rarely.io.onnx.ops_linear import Pads, transpose
-from rarely.io.onnx.ops_linear import pad as pad_with_number
-from rarely.io.onnx.registry import Operator, handles
+from rarely.io.onnx.ops_linear import Pads, pad_with_number, transpose
 
 
-@handles("Identity")
-def identity(builder: Builder, op: Operator) -> Value:
-    return op.activation()
-
-
-@handles("Dropout")
-def dropout(builder: Builder, op: Operator) -> Value:
+@converts("Identity", "Dropout")
+def _same(builder: Builder, op: OnnxNode) -> Value:
     training = op.optional_array(2)
     if training is not None and bool(training.any()):
         raise op.refuse("training_mode=True")
     return op.activation()
 
 
-@handles("Shape")
-def shape_of(builder: Builder, op: Operator) -> Value:
+@converts("Shape")
+def _shape_of(builder: Builder, op: OnnxNode) -> Value:
     shape = op.activation().shape
     return Constant(np.array(shape[slice(op.attr("start", 0), op.attr("end", None))], dtype=np.int64))
 
 
-@handles("Size")
-def size_of(builder: Builder, op: Operator) -> Value:
+@converts("Size")
+def _size_of(builder: Builder, op: OnnxNode) -> Value:
     return Constant(np.array(math.prod(op.activation().shape), dtype=np.int64))
 
 
-@handles("Flatten")
-def flatten(builder: Builder, op: Operator) -> Value:
+@converts("Flatten")
+def _flatten(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     axis = op.attr("axis", 1)
     axis = axis + len(x.shape) if axis < 0 else axis
     return builder.view(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
-@handles("Reshape")
-def reshape(builder: Builder, op: Operator) -> Value:
+@converts("Reshape")
+def _reshape(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     target = [int(n) for n in op.array(1).reshape(-1)]
     if not op.attr("allowzero", 0):
@@ -61,8 +54,8 @@ def reshape(builder: Builder, op: Operator) -> Value:
     return builder.view(x, target)
 
 
-@handles("Squeeze")
-def squeeze(builder: Builder, op: Operator) -> Value:
+@converts("Squeeze")
+def _squeeze(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     axes = op.ints("axes", 1)
     if axes is None:
@@ -73,8 +66,8 @@ def squeeze(builder: Builder, op: Operator) -> Value:
     return builder.view(x, [size for axis, size in enumerate(x.shape) if axis not in dropped])
 
 
-@handles("Unsqueeze")
-def unsqueeze(builder: Builder, op: Operator) -> Value:
+@converts("Unsqueeze")
+def _unsqueeze(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     axes = op.ints("axes", 1) or []
     rank = len(x.shape) + len(axes)
@@ -84,14 +77,14 @@ def unsqueeze(builder: Builder, op: Operator) -> Value:
     return builder.view(x, shape)
 
 
-@handles("Transpose")
-def transpose_operator(builder: Builder, op: Operator) -> Value:
+@converts("Transpose")
+def _transpose(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     return transpose(builder, x, op.attr("perm", list(reversed(range(len(x.shape))))))
 
 
-@handles("Concat")
-def concat(builder: Builder, op: Operator) -> Value:
+@converts("Concat")
+def _concat(builder: Builder, op: OnnxNode) -> Value:
     values = [value for value in op.inputs if value is not None]
     axis = normal_axis(op.attr("axis", 1), len(values[0].shape))
     carrying = axis != 0 and all(value.shape[0] == 1 for value in values)
@@ -106,8 +99,8 @@ def concat(builder: Builder, op: Operator) -> Value:
     return builder.call(torch.cat, parts, axis if carrying else axis + 1, carrying=carrying)
 
 
-@handles("Split")
-def split(builder: Builder, op: Operator) -> list[Value]:
+@converts("Split")
+def _split(builder: Builder, op: OnnxNode) -> list[Value]:
     x, (axis,) = builder.axes(op.activation(), [op.attr("axis", 0)])
     size = x.probe.shape[axis]
     sizes = op.ints("split", 1)
@@ -121,8 +114,8 @@ def split(builder: Builder, op: Operator) -> list[Value]:
     return [builder.getitem(x, axis, slice(start, start + width)) for start, width in zip(starts, sizes, strict=True)]
 
 
-@handles("Slice")
-def slice_operator(builder: Builder, op: Operator) -> Value:
+@converts("Slice")
+def _slice(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     starts, ends = op.ints("starts", 1), op.ints("ends", 2)
     if starts is None or ends is None:
@@ -142,8 +135,8 @@ def slice_operator(builder: Builder, op: Operator) -> Value:
     return x
 
 
-@handles("Gather")
-def gather(builder: Builder, op: Operator) -> Value:
+@converts("Gather")
+def _gather(builder: Builder, op: OnnxNode) -> Value:
     x, (axis,) = builder.axes(op.activation(), [op.attr("axis", 0)])
     indices = op.array(1)
     size = x.probe.shape[axis]
@@ -159,8 +152,8 @@ def gather(builder: Builder, op: Operator) -> Value:
     return builder.view(picked, (*x.shape[:onnx_axis], *indices.shape, *x.shape[onnx_axis + 1 :]))
 
 
-@handles("Pad")
-def pad(builder: Builder, op: Operator) -> Value:
+@converts("Pad")
+def _pad(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     flat = op.ints("pads", 1) or []
     axes = op.optional_array(3)
@@ -185,8 +178,8 @@ def pad(builder: Builder, op: Operator) -> Value:
     return x
 
 
-@handles("Expand")
-def expand(builder: Builder, op: Operator) -> Value:
+@converts("Expand")
+def _expand(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     shape = np.broadcast_shapes(x.shape, tuple(int(n) for n in op.array(1)))
     if shape == x.shape:
@@ -196,22 +189,22 @@ def expand(builder: Builder, op: Operator) -> Value:
     x = builder.view(x, (1,) * (len(shape) - len(x.shape)) + x.shape)
     if shape[0] != 1:
         x = builder.rows(x)
-    return builder.method("expand", x, -1, *(shape[1:] if x.carrying else shape), carrying=x.carrying)
+    return builder.method("expand", x, -1, *(shape[1:] if x.carrying else shape))
 
 
-@handles("Tile")
-def tile(builder: Builder, op: Operator) -> Value:
+@converts("Tile")
+def _tile(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     repeats = [int(n) for n in op.array(1)]
     if math.prod(repeats) * math.prod(x.shape) > MAX_ELEMENTS:
         raise IllFormed(f"tiling by {repeats} gives too large a tensor")
     if repeats[0] != 1:
         x = builder.rows(x)
-    return builder.call(torch.tile, x, (1, *(repeats[1:] if x.carrying else repeats)), carrying=x.carrying)
+    return builder.call(torch.tile, x, (1, *(repeats[1:] if x.carrying else repeats)))
 
 
-@handles("DepthToSpace", "SpaceToDepth")
-def depth_space(builder: Builder, op: Operator) -> Value:
+@converts("DepthToSpace", "SpaceToDepth")
+def _depth_space(builder: Builder, op: OnnxNode) -> Value:
     x, block = op.activation(), int(op.attr("blocksize", 1))
     count, channels, height, width = x.shape
     if op.kind == "SpaceToDepth":

@@ -135,7 +135,7 @@ def test_separate_relu_layer_needs_no_matrix() -> None:
 
 def test_irregular_windows_and_order() -> None:
     text = NET.replace("MaxPool p0 h0 h1", "MaxPool p0 h3 h0 h1")
-    check(text + BOX + OUT, ["out0", "out1"], ["Linear", "ReLU", "GatherMax", "Linear"])
+    check(text + BOX + OUT, ["out0", "out1"], ["Linear", "ReLU", "PickMax", "Linear"])
     backwards = "\n".join(reversed(NET.splitlines())) + "\n"
     check(backwards + BOX + OUT, ["out1", "out0"])
 
