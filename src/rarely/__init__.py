@@ -43,36 +43,25 @@ if TYPE_CHECKING:  # `as`: type checkers then take the names as exported
     from rarely.questions.threshold import test as test
     from rarely.questions.verify import verify as verify
 
-_HOME = {
-    "Auto": "rarely.questions.strategy",
-    "Box": "rarely.inputs",
-    "Campaign": "rarely.campaign.campaign",
-    "Estimate": "rarely.questions.result",
-    "Execution": "rarely.core.execution",
-    "Gaussian": "rarely.inputs",
-    "ImportanceSampling": "rarely.methods",
-    "LineSampling": "rarely.methods",
-    "LinearConstraint": "rarely.core.properties",
-    "LpBall": "rarely.inputs",
-    "Misclassification": "rarely.core.properties",
-    "Mixture": "rarely.inputs",
-    "MonteCarlo": "rarely.methods",
-    "Outcome": "rarely.questions.result",
-    "Problem": "rarely.core.problem",
-    "RarelyError": "rarely.core.errors",
-    "Running": "rarely.questions.estimate",
-    "Splitting": "rarely.methods",
-    "Targeted": "rarely.core.properties",
-    "TruncatedGaussian": "rarely.inputs",
-    "augment": "rarely.questions.augment",
-    "certify": "rarely.questions.threshold",
-    "estimate": "rarely.questions.estimate",
-    "test": "rarely.questions.threshold",
-    "verify": "rarely.questions.verify",
-    "load_network": "rarely.io.networks",
-    "load_problem": "rarely.io.problems",
-    "monitor": "rarely.questions.monitor",
+_NAMES = {
+    "rarely.campaign.campaign": ("Campaign",),
+    "rarely.core.errors": ("RarelyError",),
+    "rarely.core.execution": ("Execution",),
+    "rarely.core.problem": ("Problem",),
+    "rarely.core.properties": ("LinearConstraint", "Misclassification", "Targeted"),
+    "rarely.inputs": ("Box", "Gaussian", "LpBall", "Mixture", "TruncatedGaussian"),
+    "rarely.io.networks": ("load_network",),
+    "rarely.io.problems": ("load_problem",),
+    "rarely.methods": ("ImportanceSampling", "LineSampling", "MonteCarlo", "Splitting"),
+    "rarely.questions.augment": ("augment",),
+    "rarely.questions.estimate": ("Running", "estimate"),
+    "rarely.questions.monitor": ("monitor",),
+    "rarely.questions.result": ("Estimate", "Outcome"),
+    "rarely.questions.strategy": ("Auto",),
+    "rarely.questions.threshold": ("certify", "test"),
+    "rarely.questions.verify": ("verify",),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOME)
 

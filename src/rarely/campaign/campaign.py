@@ -151,7 +151,7 @@ class Campaign:
         words += ["--device", fingerprint["device"]] if fingerprint["device"] != "auto" else []
         general = self.plan.campaign
         return Header(
-            general.name or "campaign", self.plan.to_toml(), digest(*(f"{k}={v}" for k, v in fingerprint.items())),
+            general.name or "campaign", self.plan.to_toml(), digest(f"{k}={v}" for k, v in fingerprint.items()),
             general.seed, datetime.now(UTC).isoformat(timespec="seconds"), versions,
             shlex.join(words),
         )  # fmt: skip

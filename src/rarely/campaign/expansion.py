@@ -21,14 +21,13 @@ from rarely.campaign.tasks import (
     PropertyPlace,
     Task,
     digest,
-    digest_all,
     locate,
     make_chunk,
 )
 from rarely.core.errors import FormatError, InputError
 from rarely.io.formats.images import load_images
 from rarely.io.formats.vnncomp import read_instances
-from rarely.io.problems import is_rlv
+from rarely.io.problems import rlv_files
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Group:
     def token(self) -> str:
         """Tells it from all others, by content and not by path. The names of `NetworkFile` and its fields are in it."""
         content = self.network_file and replace(self.network_file, file=File("", self.network_file.file.digest))
-        return digest(self.network, repr(content), self.norm)
+        return digest([self.network, repr(content), self.norm])
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Expansion:
     def _tasks(self, settings: EstimatorBase, group: Group, first: int, numbers: range) -> Iterator[Task]:
         """Some tasks of a group, by their number in it; the first of them has the place `first` in the plan."""
         general, replicates = self.plan.campaign, self.plan.campaign.replicates
-        token = digest(group.token, settings.shown, repr(general.confidence), repr(self.plan.budget.calls))
+        token = digest([group.token, settings.shown, repr(general.confidence), repr(self.plan.budget.calls)])
         suffix = settings.shown if self.plan.matrix else ""
         for index, number in enumerate(numbers, first):
             rest, replicate = divmod(number, replicates)
@@ -136,7 +135,7 @@ class Expansion:
             words = [group.network, entry.item, "" if radius is None else f"l{group.norm} {radius:g}", suffix]
             words += [f"#{replicate}"] if replicates > 1 else []
             yield Task(
-                index, digest(token, entry.token, repr(radius), str(replicate)), " ".join(filter(None, words)),
+                index, digest([token, entry.token, repr(radius), str(replicate)]), " ".join(filter(None, words)),
                 group.network, entry.item, entry.label, group.norm, radius, replicate, group.network_file, entry.place,
             )  # fmt: skip
 
@@ -155,7 +154,7 @@ def expand_plan(plan: Plan, folder: Path) -> Expansion:
                 found[f"network {group.network}"] = group.token
         sources = {id(group.source): group.source for group in new}.values()
         tokens = (source[k].token for source in sources for k in range(len(source)))
-        found[f"problems[{i}]"] = digest(table.model_dump_json(), digest_all(tokens))
+        found[f"problems[{i}]"] = digest([table.model_dump_json(), digest(tokens)])
         groups += new
     return Expansion(plan, tuple(groups), found)
 
@@ -182,7 +181,7 @@ def _groups(table: Any, plan: Plan, folder: Path, networks: dict[str, NetworkFil
             own = NetworkFile(locate(str(path), folder))
             yield Group(path.name, own, "", (None,), _properties(files, table.input_model))
     elif isinstance(table, RlvTable):
-        yield Group("", None, "", (None,), _properties(_rlv_files(folder / table.rlv), table.input_model))
+        yield Group("", None, "", (None,), _properties(rlv_files(folder / table.rlv), table.input_model))
 
 
 def _dataset(table: DatasetTable, folder: Path) -> _Dataset:
@@ -209,13 +208,6 @@ def _matches(patterns: Sequence[str], folder: Path) -> list[Path]:
             raise FormatError(folder / pattern, "there is no such file")
         found.update((folder / match, None) for match in matches)
     return list(found)
-
-
-def _rlv_files(path: Path) -> list[Path]:
-    files = sorted(file for file in path.iterdir() if is_rlv(file)) if path.is_dir() else [path]
-    if not files:
-        raise InputError(f"the folder {path} holds no .rlv file")
-    return files
 
 
 def _properties(files: Sequence[Path], input_model: str | None) -> tuple[Entry, ...]:

@@ -110,17 +110,12 @@ class ChunkAnswer:
 
 def make_chunk(number: int, seed: int, method: Method, tasks: tuple[Task, ...]) -> Chunk:
     """A chunk whose seed follows from the plan's and from what is in it."""
-    own = int(digest(str(seed), *(task.key for task in tasks)), 16) >> 2  # below 2**63 for all batches of the chunk
+    own = int(digest([str(seed), *(task.key for task in tasks)]), 16) >> 2  # below 2**63 for all batches of the chunk
     return Chunk(number, own, method, tasks)
 
 
-def digest(*parts: str) -> str:
-    """16 hex digits."""
-    return digest_all(parts)
-
-
-def digest_all(parts: Iterable[str]) -> str:
-    """`digest` of what need not be in memory at once."""
+def digest(parts: Iterable[str]) -> str:
+    """16 hex digits, of what need not be in memory at once."""
     state = hashlib.blake2b(digest_size=8)
     for part in parts:
         state.update(part.encode() + b"\0")

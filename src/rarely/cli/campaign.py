@@ -41,6 +41,7 @@ class EngineName(StrEnum):
 def plan(file: PlanFile, json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     """Check a plan and show what it would run, without running it."""
     from rarely.campaign.campaign import Campaign
+    from rarely.report.charts import large
 
     summary = Campaign(file).summary()
     write_json(json_file, asdict(summary))
@@ -56,7 +57,7 @@ def plan(file: PlanFile, json_file: opt.JsonFile = None, quiet: opt.Quiet = Fals
     for settings in summary.settings:
         console.print(f"estimator: {settings}", markup=False)
     chunks = f"{summary.chunks:,} chunk{'s' if summary.chunks > 1 else ''}"
-    calls = f"about {_short(summary.calls)} network calls if log p is near -20"
+    calls = f"about {large(summary.calls)} network calls if log p is near -20"
     console.print(f"{summary.problems:,} problems in {chunks}; {calls}")
 
 
@@ -81,7 +82,7 @@ def run(
     Exit code 0: all problems are done; 1: some failed; 130: interrupted.
     """
     from rarely.campaign.campaign import Campaign
-    from rarely.cli.campaign_view import view
+    from rarely.cli.running import view
 
     study = Campaign(file)
     try:
@@ -246,7 +247,3 @@ def _as_data(found: Comparison) -> dict[str, Any]:
         "median": found.median and asdict(found.median),
         "pairs": [_pair_row(pair) for pair in found.pairs],
     }
-
-
-def _short(number: int) -> str:
-    return f"{number:,}" if number < 1e6 else f"{number / 1e6:.3g} million" if number < 1e9 else f"{number:.2g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,17 +81,10 @@ def estimate(
 def _load(files: Sequence[str], settings: dict[str, Any]) -> tuple[bool, list[Problem]]:
     """The problems, and whether they were asked for as a list."""
     from rarely.core.errors import InputError
-    from rarely.io.problems import is_rlv, load_problem
+    from rarely.io.problems import is_rlv, load_problem, rlv_files
 
-    paths: list[str] = []
-    for file in files:
-        if Path(file).is_dir():
-            inside = sorted(str(path) for path in Path(file).iterdir() if is_rlv(path))
-            if not inside:
-                raise InputError(f"the folder {file} holds no .rlv file")
-            paths += inside
-        else:
-            paths.append(file)
+    inside = [map(str, rlv_files(Path(file))) if Path(file).is_dir() else [file] for file in files]
+    paths = list(chain.from_iterable(inside))
     many = len(paths) > len(files)
     if is_rlv(paths[0]):
         foreign = [path for path in paths if not is_rlv(path)]

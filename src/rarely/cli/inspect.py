@@ -63,18 +63,12 @@ def describe_network(network: Any) -> dict[str, Any]:
         operators = Counter(type(part).__name__ for part in network.modules() if not list(part.children()))
     return {
         "kind": type(network).__name__,
-        "input_shape": _shape(network, "input_shape"),
-        "output_shape": _shape(network, "output_shape"),
+        **{name: getattr(network, name, None) for name in ("input_shape", "output_shape")},
         "operators": dict(operators or {}),
         "parameters": sum(p.numel() for p in parameters),
         "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
         "gradients": is_module,
     }
-
-
-def _shape(network: Any, name: str) -> list[int] | None:
-    shape = getattr(network, name, None)
-    return None if shape is None else [int(size) for size in shape]
 
 
 def describe_property(specification: Specification) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -44,24 +44,6 @@ class EstimatorChoice:
 
     def make(self) -> Estimator:
         return registry.make_estimator(self.estimator, self.kernel, self.settings, _option)
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """How to run, whatever the estimator."""
-
-    confidence: float = 0.95
-    max_evaluations: int | None = None
-    timeout: float | None = None
-    seed: int = 0
-    device: str = "auto"
-    dtype: DtypeName | None = None
-
-    def keywords(self) -> dict[str, Any]:
-        """As `estimate` takes them."""
-        import torch
-
-        return {**self.__dict__, "dtype": None if self.dtype is None else getattr(torch, self.dtype.value)}
 
 
 def _option(name: str) -> str:
@@ -125,6 +107,24 @@ PlotFile = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
+@dataclass(frozen=True)
+class RunSettings:
+    """How to run, whatever the estimator."""
+
+    confidence: Confidence = 0.95
+    max_evaluations: MaxEvaluations = None
+    timeout: Timeout = None
+    seed: Seed = 0
+    device: Device = "auto"
+    dtype: Dtype = None
+
+    def keywords(self) -> dict[str, Any]:
+        """As `estimate` takes them."""
+        import torch
+
+        return {**self.__dict__, "dtype": None if self.dtype is None else getattr(torch, self.dtype.value)}
+
+
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -161,8 +161,8 @@ _METHOD = [
     ),
     *(_setting(name, setting) for name, setting in registry.SETTINGS.items()),
 ]
-_KINDS = (Confidence, MaxEvaluations, Timeout, Seed, Device, Dtype)
-_RUN = [_parameter(f.name, kind, f.default) for f, kind in zip(fields(RunSettings), _KINDS, strict=True)]
+_KINDS = get_type_hints(RunSettings, include_extras=True)
+_RUN = [_parameter(field.name, _KINDS[field.name], field.default) for field in fields(RunSettings)]
 
 
 def estimating(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,9 +1,11 @@
-"""Running problems in batches with a progress display, so that Ctrl-C loses nothing that is known."""
+"""Work that shows its progress: problems in batches, so that Ctrl-C loses nothing that is known, and campaigns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,13 @@ from rarely.cli.output import end_interrupted, screen
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
 
+    from rarely.campaign.driver import Standing
     from rarely.cli.options import RunSettings
     from rarely.core.problem import Problem
     from rarely.methods import Estimator, Progress
     from rarely.questions.result import Estimate
+
+_SECONDS_BETWEEN_LINES = 10.0  # of a campaign that no terminal shows
 
 
 @dataclass
@@ -94,3 +99,66 @@ def _standings(event: Progress) -> list[str]:
         else:
             lines.append(f"no violation so far; scores above {level:.4g} have p about {scientific(log_prob)}")
     return lines
+
+
+@contextmanager
+def view(quiet: bool) -> Iterator[Callable[[Standing], None]]:
+    """A function to be called with every standing, for as long as the campaign runs."""
+    console = screen(stderr=True)
+    if quiet:
+        yield lambda standing: None
+    elif console.is_terminal:
+        with _live() as update:
+            yield update
+    else:
+        yield _lines()
+
+
+@contextmanager
+def _live() -> Iterator[Callable[[Standing], None]]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    words = TextColumn("{task.fields[words]}")
+    columns = (BarColumn(30), TextColumn("{task.percentage:3.0f} %"), TimeElapsedColumn(), words)
+    with Progress(*columns, console=screen(stderr=True), transient=True) as progress:
+        task = progress.add_task("campaign", total=None, words="starting workers")
+
+        def update(standing: Standing) -> None:
+            finished = standing.done + standing.failed
+            progress.update(task, total=standing.total, completed=finished, words=sentence(standing))
+
+        yield update
+
+
+def _lines() -> Callable[[Standing], None]:
+    """A line at the start, at the end, and every few seconds between."""
+    last = -_SECONDS_BETWEEN_LINES
+
+    def update(standing: Standing) -> None:
+        nonlocal last
+        ended = standing.done + standing.failed == standing.total
+        if ended or time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            screen(stderr=True).print(sentence(standing), markup=False, soft_wrap=True)
+
+    return update
+
+
+def sentence(standing: Standing) -> str:
+    parts = [f"{standing.done:,} of {standing.total:,} done", f"{standing.running:,} running"]
+    if standing.failed:
+        parts.append(f"{standing.failed:,} failed")
+    if standing.calls:
+        parts.append(f"{standing.calls_per_second:,.0f} calls/s")
+    left = standing.seconds_left
+    if left:
+        parts.append(f"about {duration(left)} left")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """As a person would say it."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -57,20 +57,10 @@ def manifest() -> list[DemoProblem]:
     """The demo's problems: six noisy pictures, from common mistakes to very rare, then the controller."""
     folder = assets()
     entries = json.loads((folder / "demo.json").read_text(encoding="utf-8"))["problems"]
-    return [
-        DemoProblem(
-            name=entry["name"],
-            description=entry["description"],
-            network=folder / entry["network"],
-            property=None if entry["property"] is None else folder / entry["property"],
-            image=entry["image"],
-            eps=entry["eps"],
-            clip=None if entry["clip"] is None else (entry["clip"][0], entry["clip"][1]),
-            log10_prob=entry["log10_prob"],
-            log10_prob_error=entry["log10_prob_error"],
-        )
-        for entry in entries
-    ]
+    for entry in entries:
+        entry.update({key: folder / entry[key] for key in ("network", "property") if entry[key] is not None})
+        entry["clip"] = entry["clip"] and tuple(entry["clip"])
+    return [DemoProblem(**entry) for entry in entries]
 
 
 def images() -> tuple[NDArray[np.float32], NDArray[np.int64], tuple[str, ...]]:

@@ -131,10 +131,9 @@ class LpBall:
         """
         x = torch.empty((*lead, *self.event_shape), dtype=self.middle.dtype, device=self.middle.device)
         flat, todo = x.reshape(-1, *self.event_shape), torch.arange(int(torch.Size(lead).numel()), device=x.device)
-        params = [
-            p.expand((*lead, *p.shape[len(p.shape) - k :])).reshape(-1, *p.shape[len(p.shape) - k :])
-            for p, k in self._fields()
-        ]
+        shapes = [(p, self.event_shape) for p in (self.middle, self.low, self.high)]
+        shapes += [(p, ()) for p in (self.radius, self.rate)]
+        params = [p.expand(*lead, *shape).reshape(-1, *shape) for p, shape in shapes]
         for _ in range(100_000):
             if todo.numel() == 0:
                 return x
@@ -144,10 +143,6 @@ class LpBall:
             flat[todo[keep]] = proposal[keep]
             todo = todo[~keep]
         raise InputError("the cut ball is too thin to sample: almost all of it lies outside clip")
-
-    def _fields(self) -> list[tuple[Tensor, int]]:
-        k = len(self.event_shape)
-        return [(self.middle, k), (self.low, k), (self.high, k), (self.radius, 0), (self.rate, 0)]
 
 
 def _propose(

@@ -74,6 +74,14 @@ def is_rlv(path: str | Path) -> bool:
     return str(path).lower().endswith((".rlv", ".rlv.gz"))
 
 
+def rlv_files(path: Path) -> list[Path]:
+    """Those of a folder, or the file itself."""
+    files = sorted(file for file in path.iterdir() if is_rlv(file)) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"the folder {path} holds no .rlv file")
+    return files
+
+
 @lru_cache(maxsize=16)
 def _shared_network(path: str, _changed: int, architecture: str | None, trust_pickle: bool) -> Any:
     return load_network(path, architecture=architecture, trust_pickle=trust_pickle)

@@ -121,6 +121,13 @@ def how_many(count: int) -> str:
     return "1 problem" if count == 1 else f"{count:,} problems"
 
 
+def large(count: int) -> str:
+    for name, size in (("billion", 10**9), ("million", 10**6)):
+        if count >= size:
+            return f"{count / size:.3g} {name}"
+    return f"{count:,}"
+
+
 def inline(figure: Figure, name: str, title: str, said: str) -> Drawing:
     """A figure in the page's colours and fonts."""
     import matplotlib

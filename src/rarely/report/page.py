@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rarely.campaign.store import Header, Record, WitnessSet
 from rarely.questions.result import in_words, scientific
-from rarely.report.charts import charts, how_many
+from rarely.report.charts import charts, how_many, large
 from rarely.report.tally import FIELDS, MAX_ROWS, STANDINGS, Tally, tally
 from rarely.report.witness import shown
 
@@ -126,14 +126,7 @@ def _tiles(counted: Tally) -> list[tuple[str, str]]:
     if counted.worst:
         tiles.append(("highest probability", scientific(counted.worst[0].estimate.log_prob)))
         tiles.append(("median of the violated", scientific(float(np.median(counted.trusted)))))
-    return [*tiles, ("network calls", _large(counted.calls))]
-
-
-def _large(count: int) -> str:
-    for name, size in (("billion", 10**9), ("million", 10**6)):
-        if count >= size:
-            return f"{count / size:.3g} {name}"
-    return f"{count:,}"
+    return [*tiles, ("network calls", large(counted.calls))]
 
 
 def _share(count: int, total: int) -> str:

@@ -68,13 +68,10 @@ class Concatenate(nn.Module):
 def build_layers(
     inputs: Sequence[str], nodes: Mapping[str, RlvNode], outputs: Sequence[str], dtype: torch.dtype
 ) -> list[nn.Module]:
-    """Layers from a vector of `inputs` to a vector of `outputs`.
+    """Layers from a vector of `inputs` to a vector of `outputs`; `nodes` are in topological order, without aliases.
 
     The value between two layers holds every node that is still needed, so each layer reads that one vector
     and the whole is a plain sequence. In a layered network that vector is exactly the previous layer.
-
-    Args:
-        nodes: in topological order, without aliases.
     """
     level = dict.fromkeys(inputs, 0)
     for name, node in nodes.items():

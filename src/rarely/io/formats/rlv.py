@@ -85,9 +85,6 @@ def read_rlv(path: str | Path, dtype: torch.dtype = torch.float32) -> RlvProblem
 
     The outputs of the network are the nodes that assertions mention and that are not inputs, in the order
     of the file; nodes that reach none of them are left out.
-
-    Raises:
-        FormatError: with the line and the reason.
     """
     return parse_rlv(read_text(path), str(path), dtype)
 

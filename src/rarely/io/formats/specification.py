@@ -59,9 +59,6 @@ def build_specification(
     Clauses with the same input region become one case with several output polytopes, since a sampler pays
     per region. A clause that contradicts itself is an empty set and is left out: products of disjunctions
     make such clauses as a matter of course. When nothing else is left, that is an error.
-
-    Raises:
-        Rejected: contradictory bounds, an input without bounds, or a clause without output constraint.
     """
     n_inputs = len(inputs)
     low, high = [-math.inf] * n_inputs, [math.inf] * n_inputs

@@ -15,7 +15,8 @@ from rarely.core.errors import FormatError, InputError
 from rarely.io.files import read_text
 
 VERDICTS = ("sat", "unsat", "unknown", "timeout", "error")
-_PAIR = re.compile(r"\(\s*([XY])_([0-9]{1,9})\s+([^\s()]+)\s*\)")
+_OPEN, _CLOSE = re.compile(r"\s*\("), re.compile(r"\s*\)\s*")
+_PAIR = re.compile(r"\s*\(\s*([XY])_([0-9]{1,9})\s+([^\s()]+)\s*\)")
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,6 @@ def read_instances(csv_path: str | Path) -> list[Instance]:
 
     Files are looked for beside the csv and in its folders `onnx/` and `vnnlib/`, compressed or not: the
     benchmarks were published in all of these layouts.
-
-    Raises:
-        FormatError: with the line of the row that is malformed or names a file that is not there.
     """
     text = read_text(csv_path)
     folder = Path(csv_path).parent
@@ -90,11 +88,7 @@ def _timeout(cell: str, csv_path: str | Path, line: int) -> float:
 
 
 def write_result(path: str | Path, verdict: str, x: ArrayLike | None = None, y: ArrayLike | None = None) -> None:
-    """Write a result file. Numbers are written so that reading them gives the same bits back.
-
-    Raises:
-        InputError: an unknown verdict, a `sat` without counterexample, or a counterexample without `sat`.
-    """
+    """Write a result file. Numbers are written so that reading them gives the same bits back."""
     if verdict not in VERDICTS:
         raise InputError(f"verdict '{verdict}' is none of {', '.join(VERDICTS)}")
     if (verdict == "sat") != (x is not None and y is not None) or (x is None) != (y is None):
@@ -116,11 +110,7 @@ def _pairs(letter: str, values: ArrayLike) -> list[str]:
 
 
 def read_result(path: str | Path) -> Result:
-    """Read a result file of any tool that follows the format.
-
-    Raises:
-        FormatError: with the line and the reason.
-    """
+    """Read a result file of any tool that follows the format."""
     verdict, _, rest = read_text(path).partition("\n")
     verdict = verdict.strip()
     if verdict not in VERDICTS:
@@ -130,37 +120,27 @@ def read_result(path: str | Path) -> Result:
     if verdict != "sat":
         raise FormatError(path, f"a counterexample after the verdict {verdict}", 2)
 
+    def wrong(reason: str, position: int) -> FormatError:
+        first = len(rest) - len(rest[position:].lstrip())  # behind the space that may stand there
+        return FormatError(path, reason, rest.count("\n", 0, first) + 2)
+
     found: dict[str, list[float]] = {"X": [], "Y": []}
-    position = _skip(rest, 0, "(", path)
-    while pair := _PAIR.match(rest, position):
+    opened = _OPEN.match(rest)
+    position = opened.end() if opened else 0
+    while opened and (pair := _PAIR.match(rest, position)):
         letter, index, number = pair.groups()
-        line = rest.count("\n", 0, pair.start()) + 2
         if int(index) != len(found[letter]):
-            reason = f"{letter}_{len(found[letter])} is expected in place of {letter}_{index}"
-            raise FormatError(path, reason, line)
+            raise wrong(f"{letter}_{len(found[letter])} is expected in place of {letter}_{index}", position)
         try:
             found[letter].append(float(number))
         except ValueError:
-            raise FormatError(path, f"'{number[:40]}' is not a number", line) from None
-        position = _space(rest, pair.end())
-    position = _skip(rest, position, ")", path)
-    if position != len(rest):
-        raise FormatError(path, "text after the counterexample", rest.count("\n", 0, position) + 2)
+            raise wrong(f"'{number[:40]}' is not a number", position) from None
+        position = pair.end()
+    closed = _CLOSE.match(rest, position)
+    if opened is None or closed is None:
+        raise wrong(f"'{')' if opened else '('}' is expected: the form is ((X_0 v) ... (Y_0 v) ...)", position)
+    if closed.end() != len(rest):
+        raise wrong("text after the counterexample", closed.end())
     if not found["X"] or not found["Y"]:
         raise FormatError(path, "a counterexample has values of X and of Y", 2)
     return Result(verdict, np.array(found["X"]), np.array(found["Y"]))
-
-
-def _space(text: str, position: int) -> int:
-    while position < len(text) and text[position].isspace():
-        position += 1
-    return position
-
-
-def _skip(text: str, position: int, character: str, path: str | Path) -> int:
-    """Past `character` and the space around it, or the error that it is missing."""
-    position = _space(text, position)
-    if text[position : position + 1] != character:
-        line = text.count("\n", 0, position) + 2
-        raise FormatError(path, f"'{character}' is expected: the form is ((X_0 v) ... (Y_0 v) ...)", line)
-    return _space(text, position + 1)

@@ -26,12 +26,7 @@ _COMPARISONS = {"LessThan": "<", "LessEqual": "<=", "GreaterThan": ">", "Greater
 
 
 def parse_vnnlib2(text: str, source: str = "<text>") -> Specification:
-    """Parse VNN-LIB 2.0; tensors are flattened in row-major order, as the networks of this package are.
-
-    Raises:
-        MissingExtra: the package `vnnlib` is not installed.
-        FormatError: the file is malformed, or needs what is not supported.
-    """
+    """Parse VNN-LIB 2.0; tensors are flattened in row-major order, as the networks of this package are."""
     try:
         import vnnlib
     except ImportError:
