@@ -58,9 +58,10 @@ def run_instances(
     except OSError as error:
         raise InputError(f"{folder} cannot be made: {error.strerror}") from error
     names = [instance_name(instance) for instance in instances]
-    answers = {} if force else _kept(names, folder)
+    kept = {} if force else _kept(names, folder)
+    answers = dict(kept)
     for instance, name in zip(instances, names, strict=True):
-        if name not in answers:
+        if name not in kept:
             limit = instance.timeout if timeout is None else min(timeout, instance.timeout)
             answers[name] = _decide(instance, limit, seed, trust_pickle)
             answers[name].write(folder / f"{name}.txt")

@@ -50,10 +50,10 @@ def check_writable(*files: Path | None) -> None:
 
 def write_json(file: Path | None, content: Any) -> None:
     """Plain data, in which whatever has a `to_json` of its own may stand."""
-    from rarely.questions.result import plain
-
     if file is None:
         return
+    from rarely.questions.result import plain
+
     text = json.dumps(plain(content), indent=2, allow_nan=False, default=lambda part: json.loads(part.to_json())) + "\n"
     if file == STDOUT:
         sys.stdout.write(text)
