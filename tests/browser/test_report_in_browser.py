@@ -83,7 +83,7 @@ def test_everything_about_one_problem(open_page) -> None:
     said = browser.see("#details").text
     for part in ("p = 1.13e-07", "95% interval", "An input that violates", "How the sampler climbed", "line sampling"):
         assert part in said
-    for part in ("9 directions", "effective sample size 1277", "49,338 (48,102 evaluations, 412 gradients)", "stop"):
+    for part in ("9 lines", "effective sample size 1277", "49,338 (48,102 evaluations, 412 gradients)", "stop"):
         assert part in said
     assert len(browser.all("#details img")) == 3
     drawing = browser.see("#details svg[role=img] desc").get_attribute("textContent")

@@ -18,6 +18,7 @@ from rarely.campaign.robustness import Curve
 from rarely.campaign.store import FILE, Record, Store
 from rarely.campaign.tables import flat
 from rarely.core.errors import FormatError, InputError
+from rarely.core.evidence import Evidence
 from rarely.questions.result import Estimate, Outcome
 
 # How a problem stands, in the order in which shares are shown, and the sentence that explains it.
@@ -168,12 +169,17 @@ def _row(record: Record, stands: str) -> str:
     known = flat(record)
     known.update(standing=stands, std=known["log_prob_std"], upper=known["upper_bound"])
     if (e := record.estimate) is not None:
-        evidence = [(record.method, record.sentence, record.calls) for record in e.evidence]
+        evidence = [(piece.method, _said(piece), piece.calls) for piece in e.evidence]
         known.update(
             confidence=e.interval.confidence, levels=e.levels, acceptance=e.acceptance, evidence=evidence, notes=e.notes
         )
     values = [_plain(known.get(name)) for name in FIELDS]
     return str(htmlsafe_json_dumps(values, separators=(",", ":"), allow_nan=False))
+
+
+def _said(evidence: Evidence) -> str:
+    note = getattr(evidence, "note", "")
+    return f"{evidence.sentence}; {note}" if note else evidence.sentence
 
 
 def _plain(value: Any) -> Any:
