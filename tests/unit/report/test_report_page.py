@@ -93,7 +93,7 @@ def test_rows_hold_everything_worst_first(page) -> None:
     rows = [dict(zip(read.data["fields"], row, strict=False)) for row in read.data["rows"]]
     assert [row["key"] for row in rows] == [f"{i:016x}" for i in (3, 0, 4, 2, 1)]
     assert rows[0]["levels"] == [-4.0, 0.0]
-    assert rows[0]["evidence"][2] == ["line sampling", "log p = -3.00 ± 0.08", 12678]
+    assert rows[0]["evidence"][2] == ["line sampling", "log p = -3.00 ± 0.08; 9 lines", 12678]
     assert rows[0]["notes"] == ["effective sample size 1277 of 4000, Pareto index 0.31"]
     assert rows[2]["log_prob"] is None
     assert rows[2]["upper"] == -230.0
