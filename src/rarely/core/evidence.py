@@ -19,6 +19,7 @@ from rarely.stats import statistic
 from rarely.stats.statistic import Binomial, Exceeded, Statistic
 
 COUNTS, SPLITTING = "counts", "splitting"  # families: numbers that assume nothing; populations that climb
+STRATA = "components"  # sums of numbers that were believed one by one
 MAX_WITNESSES = 250  # of one problem: each is run again, alone, before it counts
 
 
@@ -109,6 +110,8 @@ class Number:
     note: str = ""
     levels: tuple[float, ...] = ()  # of the first island of splitting
     acceptance: tuple[float, ...] = ()  # of the kernel at each of them
+    seen: Statistic | None = None  # of it, what lies where the referee's violations are
+    lost: str = ""  # what is known to be missing from it
 
     @property
     def log_prob(self) -> float:
@@ -121,7 +124,8 @@ class Number:
     @property
     def sentence(self) -> str:
         doubt = f"; doubtful: {self.doubt}" if self.doubt else ""
-        return f"log p = {self.log_prob:.2f} ± {self.std:.2f}{doubt}"
+        lost = f"; {self.lost}" if self.lost else ""
+        return f"log p = {self.log_prob:.2f} ± {self.std:.2f}{lost}{doubt}"
 
 
 @dataclass(frozen=True)
@@ -177,8 +181,27 @@ class Searched:
         return self.told
 
 
-Evidence = Draws | Bracket | Number | Levels | Found | Searched
-_KINDS = {kind.__name__.lower(): kind for kind in (Draws, Bracket, Number, Levels, Found, Searched)}
+@dataclass(frozen=True)
+class Stratum:
+    """What was learnt about one component of a mixture of inputs: p is the sum of its components' shares."""
+
+    method: str
+    log_weight: float
+    of: int  # components that have a weight
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def calls(self) -> int:
+        return sum(record.calls for record in self.evidence)
+
+    @property
+    def sentence(self) -> str:
+        told = "; ".join(f"{record.method}: {record.sentence}" for record in self.evidence)
+        return f"weight {math.exp(self.log_weight):.3g}; {told}"
+
+
+Evidence = Draws | Bracket | Number | Levels | Found | Searched | Stratum
+_KINDS = {kind.__name__.lower(): kind for kind in (Draws, Bracket, Number, Levels, Found, Searched, Stratum)}
 
 
 def to_data(evidence: Evidence) -> dict[str, Any]:
@@ -189,17 +212,22 @@ def to_data(evidence: Evidence) -> dict[str, Any]:
         content |= {"witnesses": len(evidence.witnesses), "best": evidence.best}
     else:
         content = {spec.name: getattr(evidence, spec.name) for spec in fields(evidence)}
-    for name in ("statistic", "left"):
-        if name in content:
+    for name in ("statistic", "left", "seen"):
+        if content.get(name) is not None:
             content[name] = statistic.to_data(content[name])
-    return {"kind": kind, **content, "sentence": evidence.sentence}
+    if isinstance(evidence, Stratum):
+        content["evidence"] = [to_data(record) for record in evidence.evidence]
+    return {"kind": kind, **content, "sentence": evidence.sentence, "calls": evidence.calls}
 
 
 def from_data(data: dict[str, Any]) -> Evidence:
     """What `to_data` made. Of violating inputs only their number and the best score are known."""
     content = {key: value for key, value in data.items() if key not in ("kind", "sentence")}
-    for name in ("statistic", "left"):
-        if name in content:
+    if data["kind"] == "stratum":
+        records = tuple(from_data(record) for record in content["evidence"])
+        return Stratum(content["method"], float(content["log_weight"]), content["of"], records)
+    for name in ("statistic", "left", "seen"):
+        if content.get(name) is not None:
             content[name] = statistic.from_data(content[name])
     if data["kind"] == "found":
         count, best = int(content["witnesses"]), float(content.pop("best"))

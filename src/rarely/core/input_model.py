@@ -187,7 +187,9 @@ def adapt_inputs(model: Any) -> InputModel:
     if isinstance(model, InputModel) and not isinstance(model, torch.distributions.Distribution):
         return model
     if isinstance(model, torch.distributions.Distribution):
-        return Custom(model, tuple(model.batch_shape) + tuple(model.event_shape))
+        from rarely.core.distributions import from_torch  # which builds on this module
+
+        return from_torch(model)
     missing = [name for name in ("sample",) if not callable(getattr(model, name, None))]
     if not callable(getattr(model, "log_density", None)) and not callable(getattr(model, "log_prob", None)):
         missing.append("log_density")

@@ -99,6 +99,18 @@ class Spend:
         self.started = time.monotonic()
         self.deadline = math.inf if self.timeout is None else self.started + self.timeout
 
+    @contextmanager
+    def allotted(self, rows: Tensor, share: float) -> Iterator[None]:
+        """Inside, at most this share of the calls and of the seconds that are left to these cases."""
+        outer = self.max_calls
+        if outer is not None:
+            self.max_calls = min(outer, int(self.calls()[rows].max() + self._kept_back + share * self.left(rows)))
+        try:
+            with self.within(share * self.left_seconds):
+                yield
+        finally:
+            self.max_calls = outer
+
     # Seconds --------------------------------------------------------------------------------------------------------
 
     @property

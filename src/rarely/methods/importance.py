@@ -18,21 +18,23 @@ from rarely.core.spend import GRADIENT, Exhausted
 from rarely.methods.base import Run, progress
 from rarely.methods.islands import evidence_of
 from rarely.methods.line_sampling import MODEL_ERROR
-from rarely.methods.roots import gradient_starts, search_directions
+from rarely.methods.modes import log_tail, search_calls, search_modes, unseen_points
 from rarely.methods.splitting import Splitting
-from rarely.methods.tempering import ROOT_CALLS
-from rarely.stats.mixture import NormalMixture, fit_mixture
+from rarely.stats.mixture import NormalMixture, best_mixture
 from rarely.stats.statistic import Replicates
 from rarely.stats.weights import effective_size, pareto_index
 
 ASSUMES = "the proposal covers every part of the violating region"
-_COMPONENTS = 4
+_COMPONENTS = (4, 16)  # of a proposal: whichever fits better
 _GROUPS = 16  # independent groups of samples whose means give the interval
 _MAX_PARETO = 0.7  # Vehtari et al. 2024: above it the weights have no usable variance
 _REFITS, _GOOD_FIT = 3, 0.3  # at most so many refits, until this share of the violating samples is effective
+_KEPT = 0.15  # share of the first proposal in those that follow
 _FEWEST = 100  # samples, and effective ones, that make a number
+_FEW_POINTS = 8  # of a referee that show where it looked
+_UNCOVERED, _MARGIN = 0.04, 1.5  # share of its points that may lie where weights exceed the largest by so many nats
 _PROBABLE = 0.2  # share of the first proposal that stands at most probable points
-_STARTS, _SEARCHES = 8, 6  # gradient starts of the search for them, and improvements
+_WORTH = 7.0  # nats by which the half-space of one may lie under the best one's
 _FULL, _SUBSPACE = 12, 8  # dimensions up to which a proposal lives in all of z-space, and of its subspace above
 
 
@@ -79,10 +81,16 @@ class ImportanceSampling:
         pilots = [evidence_of(group, "splitting pilot", calls) for group, calls in zip(islands, spent, strict=True)]
         return [[*pilot, *own] for pilot, own in zip(pilots, weighed, strict=True)]
 
-    def weigh(self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> Run:
-        """Evidence from proposals fitted to violating points (n, d) of each problem, all problems at once."""
+    def weigh(
+        self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng, held: Sequence[Tensor | None] | None = None
+    ) -> Run:
+        """Evidence from proposals fitted to violating points (n, d) of each problem, all problems at once.
+
+        `held` are violating points of a referee that the proposals have not seen: do they cover them, and what is the
+        probability where those lie?
+        """
         before = batch.calls()
-        found = [Weighed() for _ in range(len(batch))]
+        found = [Weighed(seen=points) for points in held or [None] * len(batch)]
         known = [row for row, points in enumerate(starts) if points is not None and len(points) >= 4]
         samples = self._affordable(batch, known)
         for row in known:
@@ -98,7 +106,7 @@ class ImportanceSampling:
 
     def _affordable(self, batch: Batch, known: Sequence[int]) -> int:
         """Samples of a refinement that every problem can pay for, with all the refits; 0 when too few."""
-        search = _STARTS * (_SEARCHES + 1) * (ROOT_CALLS + GRADIENT) + 100 * GRADIENT
+        search = search_calls(None, 1) + 100 * GRADIENT
         left = min((batch.spend.left(batch.rows[row].unsqueeze(0)) for row in known), default=0.0)
         samples = int(min(self.samples, (left - (search if batch.network.differentiable else 0)) // (_REFITS + 1)))
         return samples // _GROUPS * _GROUPS if samples >= _FEWEST else 0
@@ -116,7 +124,9 @@ class ImportanceSampling:
             with torch.no_grad():
                 x = some.inputs.from_normal(z)
             for j, row in enumerate(rows.tolist()):
-                found[row].add(log_w[j], scores[j], x[j])
+                found[row].add(log_w[j], scores[j], x[j], z[j])
+                if done == 0 and found[row].seen is not None:
+                    found[row].missed(space, proposal, row)
                 if done == 0:
                     wanted[row] = self._rounds(found[row], part.spend.left(part.rows[row].unsqueeze(0)), samples)
             done += 1
@@ -133,11 +143,11 @@ class ImportanceSampling:
         padded = torch.stack([torch.cat([p, p.new_zeros(most - len(p), p.shape[1])]) for p in starts])
         there = torch.stack([torch.arange(most, device=padded.device) < len(p) for p in starts])
         even = torch.where(there, 0.0, -torch.inf)
-        proposal = fit_mixture(space.inside(padded), even, _COMPONENTS)
+        proposal = best_mixture(space.inside(padded), even, _COMPONENTS)
         if part.network.differentiable:
             points, near = probable_points(part, rng)
             proposal = proposal.joined(space.inside(points), near, _PROBABLE)
-        todo = torch.arange(len(part))
+        todo, initial = torch.arange(len(part)), proposal
         for _ in range(_REFITS):  # cross-entropy: fit again to what the proposal found, by weight
             some = part.take(todo)
             z, log_w, scores = space.draw(some, proposal, todo, samples, rng)
@@ -147,8 +157,9 @@ class ImportanceSampling:
             if not len(enough):
                 break
             rows = todo.to(enough.device)[enough]
-            fresh = fit_mixture(space.of(rows).inside(z[enough]), log_w[enough], _COMPONENTS)
-            proposal = proposal.updated(rows, fresh)
+            fresh = best_mixture(space.of(rows).inside(z[enough]), log_w[enough], _COMPONENTS)
+            # Some of the first proposal stays: what points were found in must stay covered, however little it weighs.
+            proposal = proposal.updated(rows, fresh.merged(initial.rows(rows), _KEPT))
             poor = effective_size(log_w[enough]) <= _GOOD_FIT * hits[enough]
             todo = rows[poor].cpu()
             if not len(todo):
@@ -160,17 +171,33 @@ class ImportanceSampling:
 class Weighed:
     """The samples of one problem."""
 
+    seen: Tensor | None = None  # (n, d) violating points of a referee
     broke: bool = False  # the budget did not reach
+    uncovered: float = 0.0  # share of the referee's points that the proposal hardly ever draws
     log_w: list[Tensor] = field(default_factory=list)
+    near: list[Tensor] = field(default_factory=list)  # log-weights of samples where the referee's points are
     witnesses: list[Witnesses] = field(default_factory=list)
 
-    def add(self, log_w: Tensor, scores: Tensor, x: Tensor) -> None:
-        self.log_w.append(torch.where(scores >= 0, log_w, -torch.inf).cpu())
+    def add(self, log_w: Tensor, scores: Tensor, x: Tensor, z: Tensor) -> None:
+        hits = torch.where(scores >= 0, log_w, -torch.inf)
+        self.log_w.append(hits.cpu())
         self.witnesses.append(gather_witnesses(x, scores))
+        if self.seen is not None and len(self.seen) >= _FEW_POINTS:
+            self.near.append(torch.where(unseen_points(z, self.seen), -torch.inf, hits).cpu())
 
-    def groups(self) -> tuple[float, ...]:
+    def missed(self, space: _Space, proposal: NormalMixture, row: int) -> None:
+        """Look at how rarely the proposal would have drawn the referee's points: by weights beyond its own."""
+        assert self.seen is not None
+        own = torch.tensor([row], device=self.seen.device)
+        v = space.of(own).inside(self.seen.unsqueeze(0))
+        log_w = _log_normal(v) - proposal.rows(own).log_density(v)
+        hits = self.log_w[0][torch.isfinite(self.log_w[0])]
+        if len(hits) >= _FEWEST:
+            self.uncovered = float((log_w.cpu() > torch.quantile(hits.double(), 0.999) + _MARGIN).double().mean())
+
+    def groups(self, weights: Sequence[Tensor] | None = None) -> tuple[float, ...]:
         """log p of each group of samples."""
-        each = torch.cat([w.reshape(_GROUPS, -1) for w in self.log_w], 1)
+        each = torch.cat([w.reshape(_GROUPS, -1) for w in (self.log_w if weights is None else weights)], 1)
         return tuple((torch.logsumexp(each.double(), 1) - math.log(each.shape[1])).tolist())
 
     @property
@@ -184,12 +211,14 @@ class Weighed:
             return [Searched("importance sampling", told, calls, broke=self.broke)]
         log_w = torch.cat(self.log_w)
         size, k = float(effective_size(log_w.unsqueeze(0))), pareto_index(log_w)
-        doubt = (
-            "" if k < _MAX_PARETO and size >= _FEWEST else "the proposal does not cover the region: unreliable weights"
-        )
+        reliable = k < _MAX_PARETO and size >= _FEWEST
+        doubt = "" if reliable else "the proposal does not cover the region: the weights are unreliable"
+        if self.uncovered > _UNCOVERED:
+            doubt = f"the proposal does not cover {self.uncovered:.0%} of the violations that splitting found"
         note = f"effective sample size {size:.0f} of {len(log_w)}, Pareto index {k:.2f}"
         statistic = Replicates(self.groups(), MODEL_ERROR)
-        number = Number("importance sampling", "weights", statistic, calls, ASSUMES, doubt, note)
+        met = Replicates(self.groups(self.near), MODEL_ERROR) if self.near else None
+        number = Number("importance sampling", "weights", statistic, calls, ASSUMES, doubt, note, seen=met)
         return [number, Found("importance sampling", join_witnesses(self.witnesses))]
 
 
@@ -217,8 +246,12 @@ class _Space:
             basis = self.basis[rows]
             z = rng.normal((len(rows), n, basis.shape[1]), part.dtype)
             z = z + (v - z @ basis) @ basis.mT
-        normal = -0.5 * v.double().square().sum(2) - 0.5 * v.shape[2] * math.log(2 * math.pi)
-        return z, normal - own.log_density(v), part.score_normal(z)
+        return z, _log_normal(v) - own.log_density(v), part.score_normal(z)
+
+
+def _log_normal(v: Tensor) -> Tensor:
+    """Log-density of the standard normal at (R, n, d)."""
+    return -0.5 * v.double().square().sum(2) - 0.5 * v.shape[2] * math.log(2 * math.pi)
 
 
 def _bases(part: Batch, starts: Sequence[Tensor]) -> Tensor:
@@ -236,6 +269,13 @@ def _bases(part: Batch, starts: Sequence[Tensor]) -> Tensor:
 
 def probable_points(part: Batch, rng: Rng) -> tuple[Tensor, Tensor]:
     """Most probable points of the regions (R, m, d), where searched directions enter them, and which of them count."""
-    found = search_directions(part, gradient_starts(part, _STARTS, rng), _SEARCHES)
-    near = (found.distance < found.distance.amin(1, keepdim=True) + 1.0) & torch.isfinite(found.distance)
-    return torch.where(near.unsqueeze(2), found.alpha * found.distance.nan_to_num(posinf=0.0).unsqueeze(2), 0.0), near
+    modes = [mode for mode in search_modes(part, [None] * len(part), rng) if math.isfinite(mode.distance)]
+    own = [[mode for mode in modes if mode.owner == row] for row in range(len(part))]
+    most, d = max(1, *map(len, own)), part.inputs.normal_dim or 0
+    points = torch.zeros(len(part), most, d, dtype=part.dtype, device=part.device)
+    near = torch.zeros(len(part), most, dtype=torch.bool, device=part.device)
+    for row, some in enumerate(own):
+        best = log_tail(min((mode.distance for mode in some), default=math.inf))
+        for k, mode in enumerate(some):
+            points[row, k], near[row, k] = mode.distance * mode.alpha, log_tail(mode.distance) > best - _WORTH
+    return points, near

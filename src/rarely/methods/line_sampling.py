@@ -15,14 +15,16 @@ from rarely.core.evidence import Evidence, Found, Number, Searched, join_witness
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.methods.base import Progress, Run, progress
-from rarely.methods.lines import Line, find_lines, search_calls, stack_lines
+from rarely.methods.lines import Line, find_lines, stack_lines
+from rarely.methods.modes import search_calls
 from rarely.methods.tempering import ROOT_CALLS, Lines, Particles, temper
 from rarely.stats.normal import truncated_quantile
 from rarely.stats.statistic import Replicates
 
 ASSUMES = "the lines point to every part of the violating region"
 MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any check to notice
-_NEGLIGIBLE = 0.02  # share of p under which a line is not refined
+_NEGLIGIBLE = 0.05  # share of p that lines may have together which are not refined
+_FIRST_CHAINS = 96  # of all lines of a problem in the first round
 _ALIVE = 0.1  # share of lines that must reach the region for the others to be told from noise
 _SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
 
@@ -79,8 +81,10 @@ class LineSampling:
     def _refine(
         self, batch: Batch, starts: Sequence[Tensor | None], regions: list[LinedRegion], rng: Rng
     ) -> Generator[Progress, None, None]:
+        dimension = batch.inputs.normal_dim or 0
+        ways = batch.parts(batch.inputs.from_normal(rng.normal((len(batch), 1, dimension), batch.dtype))).shape[2]
         for region, points, left in zip(regions, starts, _left(batch), strict=True):
-            region.poor = left < search_calls(points)
+            region.poor = left < search_calls(points, ways)
         rows = torch.tensor([row for row, region in enumerate(regions) if not region.poor], dtype=torch.long)
         if len(rows) == 0:
             return
@@ -92,12 +96,15 @@ class LineSampling:
         plan = self._payable(batch, plan, regions)
         for line in plan:
             regions[line.owner].lines.append(line)
-        sizes = [self.chains] * len(plan)  # a first round of small populations tells how large the second must be
+        sizes = [self._first_size(regions[line.owner]) for line in plan]
         cost = torch.zeros(len(batch))
         for second in (False, True):
             if second:
                 purse = _left(batch)
-                sizes = [self._second_size(regions[k.owner], k, cost[k.owner], purse[k.owner]) for k in plan]
+                sizes = [
+                    self._second_size(regions[k.owner], k, first, cost[k.owner], purse[k.owner])
+                    for k, first in zip(plan, sizes, strict=True)
+                ]
             before = batch.calls()
             for chains in sorted(set(sizes) - {0}):
                 group = [line for line, c in zip(plan, sizes, strict=True) if c == chains]
@@ -113,16 +120,20 @@ class LineSampling:
             region.poor = region.poor or left < each * sum(line.owner == row for line in plan)
         return [line for line in plan if not regions[line.owner].crowded and not regions[line.owner].poor]
 
-    def _second_size(self, region: LinedRegion, line: Line, cost: Tensor, left: float) -> int:
+    def _first_size(self, region: LinedRegion) -> int:
+        """Chains of a first round that tells how large the second must be; fewer of each where lines are many."""
+        return max(2, min(self.chains, _FIRST_CHAINS // len(region.lines)))
+
+    def _second_size(self, region: LinedRegion, line: Line, first: int, cost: Tensor, left: float) -> int:
         """Chains that bring the standard deviation to the target, a multiple of the first round's; 0 when none.
 
         Fixed after the first round, so that stopping depends on nothing that is averaged later but that round.
         """
-        if not math.isfinite(region.std) or line.log_mean < region.log_prob + math.log(_NEGLIGIBLE):
+        if not math.isfinite(region.std) or line in region.negligible():
             return 0
         affordable = 0.7 * left / max(1, int(cost))
         wanted = math.ceil((region.std / (0.7 * self.target_error)) ** 2 - 1)
-        return self.chains * int(max(0, min(wanted, self.growth, affordable)))
+        return first * int(max(0, min(wanted, self.growth, affordable)))
 
     def _round(self, batch: Batch, lines: Sequence[Line], chains: int, rng: Rng) -> None:
         """One population of `chains` chains per replicate of every line, all in one batch."""
@@ -150,9 +161,9 @@ class LinedRegion:
     crowded: bool = False  # more directions than lines: no line was tried
     poor: bool = False  # the budget did not reach for the lines
 
-    def replicates(self) -> list[float]:
-        """log p of each replicate, summed over lines."""
-        live = [line.replicates() for line in self.lines if line.rounds]
+    def replicates(self, some: Sequence[Line] | None = None) -> list[float]:
+        """log p of each replicate, summed over lines, or over some of them."""
+        live = [line.replicates() for line in (self.lines if some is None else some) if line.rounds]
         total: list[float] = torch.logsumexp(torch.stack(live), 0).tolist() if live else []
         return total
 
@@ -165,6 +176,16 @@ class LinedRegion:
     def std(self) -> float:
         values = self.replicates()
         return Replicates(tuple(values)).std if values else math.inf
+
+    def negligible(self) -> list[Line]:
+        """The least of the lines, as many as hold a small share of p together."""
+        least, total = [], 0.0
+        for line in sorted(self.lines, key=lambda line: line.log_mean):
+            total += math.exp(line.log_mean - self.log_prob)
+            if total > _NEGLIGIBLE:
+                break
+            least.append(line)
+        return least
 
     def weakness(self) -> str | None:
         """Why the number should not be believed, if there is a reason."""
@@ -182,14 +203,15 @@ class LinedRegion:
         spread = float(torch.tensor(values).std())
         return f"replicates scatter by {spread:.1f} in log p" if not spread < _SCATTER else None
 
-    def evidence(self, calls: int, unseen: str = "") -> list[Evidence]:
-        """`unseen` says what an independent check found that the lines did not see."""
+    def evidence(self, calls: int, unseen: str = "", seen: Sequence[Line] = ()) -> list[Evidence]:
+        """`unseen` says what an independent check found that the lines did not see, `seen` which lines it met."""
         weakness, values = self.weakness(), self.replicates()
         if not values or max(values) == -math.inf:
             return [Searched("line sampling", weakness or "nothing is known", calls, broke=self.poor)]
         statistic, doubt = Replicates(tuple(values), MODEL_ERROR), "; ".join(filter(None, (weakness, unseen)))
         note = f"{len(self.lines)} line(s)"
-        found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, ASSUMES, doubt, note)]
+        met = Replicates(tuple(self.replicates(seen)), MODEL_ERROR) if seen and len(seen) < len(self.lines) else None
+        found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, ASSUMES, doubt, note, seen=met)]
         witnesses = join_witnesses(w for line in self.lines for w in line.witnesses)
         return [*found, Found("line sampling", witnesses)] if len(witnesses) else found
 

@@ -8,22 +8,18 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.special import log_ndtr
 
 from rarely.core.batch import Batch
 from rarely.core.evidence import Witnesses, gather_witnesses
 from rarely.core.rng import Rng
-from rarely.methods.roots import gradient_starts, search_directions
-from rarely.methods.tempering import ROOT_CALLS, Lines
+from rarely.methods.modes import PRUNE, SAME, log_tail, search_modes
+from rarely.methods.tempering import Lines
 
-_MAX_WAYS = 12  # ways to fail that get a direction search, those nearest to failing first
-_SAME = 0.7  # cosine above which two directions are one
-_PRUNE = 14.0  # nats that a direction's half-space probability may lie under the best one's
-_STARTS, _ROUNDS = 2, 6  # gradient starts for a way to fail at least (16 when there is only one), and improvements
-_POINTS = 24  # violating points that start a search of their own
+_MOST = 4  # lines for one way to fail
+_CROWDED = 4.0  # nats under the best direction within which one more than those counts
 
 
-@dataclass
+@dataclass(eq=False)
 class Line:
     """One direction for one way to fail of one problem, and what its populations said."""
 
@@ -63,78 +59,35 @@ class Line:
 
 
 def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> tuple[list[Line], list[bool]]:
-    """Directions for every way to fail worth one, from gradients near the origin and from given violating points.
+    """A line for each direction that may matter, from gradients near and far and from given violating points.
 
-    Also says which problems are crowded: those with more distinct directions than lines.
+    Also says which problems are crowded: those with more distinct directions for one way to fail than lines.
     """
-    pilot = rng.normal((len(batch), 16, batch.inputs.normal_dim or 0), batch.dtype)
-    parts = batch.parts(batch.inputs.from_normal(pilot))
-    reach = parts.amax(1)  # (B, K) how near each way to fail comes among a few inputs
-    pairs = [
-        (row, way)
-        for row in range(len(batch))
-        for way in reach[row].argsort(descending=True)[:_MAX_WAYS].tolist()
-        if float(reach[row, way]) > -math.inf
-    ]
-    owners, ways = (torch.tensor([p[k] for p in pairs]) for k in (0, 1))
-    each = batch.take(owners).ways(ways)
-    count = max(_STARTS, 16 * len(batch) // len(pairs))
-    found = search_directions(each, gradient_starts(each, count, rng), _ROUNDS)
-    lines = [
-        Line(row, way, found.alpha[k, s], float(found.distance[k, s]))
-        for k, (row, way) in enumerate(pairs)
-        for s in range(count)
-    ]
-    lines += _from_points(batch, starts)
+    modes = search_modes(batch, starts, rng)
     kept: list[Line] = []
     crowded = [False] * len(batch)
     for row in range(len(batch)):
-        some, crowded[row] = _prune([line for line in lines if line.owner == row and math.isfinite(line.distance)])
+        own = [Line(m.owner, m.way, m.alpha, m.distance) for m in modes if m.owner == row and math.isfinite(m.distance)]
+        some, crowded[row] = _prune(own)
         kept += some
     return kept, crowded
 
 
-def _from_points(batch: Batch, starts: Sequence[Tensor | None], most: int = _POINTS) -> list[Line]:
-    """Directions from violating points: they know modes that gradients near the origin do not point to."""
-    given = [
-        (row, z[torch.linspace(0, len(z) - 1, min(most, len(z))).long()])
-        for row, z in enumerate(starts)
-        if z is not None
-    ]
-    given = [(row, z) for row, z in given if len(z)]
-    if not given:
-        return []
-    owners = torch.cat([torch.full((len(z),), row) for row, z in given])
-    points = torch.cat([z for _, z in given]).unsqueeze(1)
-    part = batch.take(owners)
-    ways = part.parts(part.inputs.from_normal(points)).argmax(-1).squeeze(1)
-    alpha = points / points.norm(dim=-1, keepdim=True).clamp_min(1e-30)
-    found = search_directions(part.ways(ways), alpha, _ROUNDS)
-    return [
-        Line(int(owners[k]), int(ways[k]), found.alpha[k, 0], float(found.distance[k, 0])) for k in range(len(owners))
-    ]
-
-
-def _prune(lines: list[Line], most: int = 4) -> tuple[list[Line], bool]:
+def _prune(lines: list[Line]) -> tuple[list[Line], bool]:
     """The distinct directions of one problem that may matter, nearest first, each told its rivals for the same way."""
     kept: list[Line] = []
     crowded = False
-    best = min((line.distance for line in lines), default=math.inf)
+    best = log_tail(min((line.distance for line in lines), default=math.inf))
     for line in sorted(lines, key=lambda item: item.distance):
-        near = _log_tail(line.distance) > _log_tail(best) - _PRUNE
-        same = [k for k in kept if k.way == line.way]
-        if near and all(float(k.alpha @ line.alpha) < _SAME for k in same):
-            if len(same) < most:
+        same, tail = [k for k in kept if k.way == line.way], log_tail(line.distance)
+        if tail > best - PRUNE and all(float(k.alpha @ line.alpha) < SAME for k in same):
+            if len(same) < _MOST:
                 kept.append(line)
             else:
-                crowded = True
+                crowded = crowded or tail > best - _CROWDED
     for line in kept:
         line.rivals = [k for k in kept if k.way == line.way and k is not line]
     return kept, crowded
-
-
-def _log_tail(t: float) -> float:
-    return float(log_ndtr(torch.tensor(-t, dtype=torch.float64)))
 
 
 def stack_lines(batch: Batch, lines: Sequence[Line]) -> Lines:
@@ -148,9 +101,3 @@ def stack_lines(batch: Batch, lines: Sequence[Line]) -> Lines:
         for j, rival in enumerate(line.rivals):
             rivals[i, j], offsets[i, j] = rival.alpha, line.distance - rival.distance
     return Lines(batch.take(owners).ways(ways), alpha, distance, rivals, offsets)
-
-
-def search_calls(points: Tensor | None) -> int:
-    """Calls that the direction search of one problem takes at most, as a budget plans it."""
-    searches = max(16, _STARTS * _MAX_WAYS) + (0 if points is None else min(len(points), _POINTS))
-    return searches * ((_ROUNDS + 1) * (ROOT_CALLS + 3) + 4)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from rarely.core.batch import Batch
-from rarely.core.rng import Rng
 
 LOW, HIGH = -9.0, 22.0  # P(Z < -9) is 1e-19, P(Z > 22) is 1e-107: beyond both a line has nothing to say
 _TOLERANCE = 0.03  # length of the last secant step; the error after it is second order in this
@@ -98,18 +97,6 @@ def search_directions(batch: Batch, alpha: Tensor, rounds: int) -> Directions:
         guess = torch.where(torch.isfinite(t), t, nearest.clamp_max(10.0)).unsqueeze(1)
         current = _unit(mixed)
     return Directions(best.reshape(rows, starts, d), nearest.reshape(rows, starts))
-
-
-def gradient_starts(batch: Batch, starts: int, rng: Rng) -> Tensor:
-    """Unit gradients of the score near the origin, at typical points and far out, (R, starts, d).
-
-    Which way to fail a gradient points to depends on where it is taken; a steep but far mode shows only far out.
-    """
-    d = batch.inputs.normal_dim
-    assert d is not None
-    scale = torch.linspace(0.5, 4.0, starts, dtype=batch.dtype, device=batch.device).reshape(1, -1, 1)
-    z = scale * rng.normal((len(batch), starts, d), batch.dtype)
-    return _unit(batch.gradient_normal(z)[1])
 
 
 def _unit(v: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Did the lines see what splitting found?"""
+"""Did the lines see what splitting found, and how much of p do they find where it looked?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,44 +19,51 @@ _UNSEEN = 0.1  # share of them that lines may not have seen
 _MARGIN = 4.0  # nats of h by which a point may lie outside what the lines' particles cover
 
 
-def unseen_share(batch: Batch, regions: Sequence[LinedRegion], points: Sequence[Tensor | None]) -> list[str]:
-    """For each problem a sentence when its lines do not account for some of the violating points (n, d), or nothing.
+@dataclass(frozen=True)
+class Look:
+    """What became of violating points that the lines did not start from."""
+
+    unseen: str = ""  # a sentence where lines do not account for enough of them
+    lines: list[Line] = field(default_factory=list)  # those that account for the others
+
+
+def compare(batch: Batch, regions: Sequence[LinedRegion], points: Sequence[Tensor | None]) -> list[Look]:
+    """For each problem whether its lines account for violating points (n, d) of splitting.
 
     A point is seen when its own line, for its own way to fail and in its own cell, enters the region before it, at a
     height h among those that the particles at temperature 1 have. A mode that no direction points to has lines that
     are violating almost everywhere, far above anything the particles saw; a way to fail without a line is unseen too.
     """
-    told = [""] * len(batch)
+    looks = [Look()] * len(batch)
     for row, (region, found) in enumerate(zip(regions, points, strict=True)):
         if found is None or len(found) == 0 or not region.lines:
             continue
         z = found[torch.randperm(len(found), generator=torch.Generator().manual_seed(0))[:_CHECKED]]
         try:
-            share = _share(batch, row, region, z)
+            looks[row] = _look(batch, row, region, z)
         except Exhausted:
-            told[row] = "the budget did not reach for a look at what it may have missed"
-            continue
-        if share > _UNSEEN:
-            told[row] = f"it did not see {share:.0%} of the violations that splitting found"
-    return told
+            looks[row] = Look("the budget did not reach for a look at what it may have missed")
+    return looks
 
 
-def _share(batch: Batch, row: int, region: LinedRegion, z: Tensor) -> float:
+def _look(batch: Batch, row: int, region: LinedRegion, z: Tensor) -> Look:
     one = batch.take(torch.tensor([row]))
     with torch.no_grad():
-        ways = one.parts(one.inputs.from_normal(z.unsqueeze(0))).argmax(-1).squeeze(0)
+        ways = one.parts(one.inputs.from_normal(z.unsqueeze(0))).argmax(-1).squeeze(0).tolist()
     owned: dict[int, list[int]] = {}
     unseen = 0
-    for k in range(len(z)):
-        rivals = [i for i, line in enumerate(region.lines) if line.way == int(ways[k])]
+    claims = torch.stack([z @ line.alpha - line.distance for line in region.lines]).cpu()  # (L, n)
+    for k, way in enumerate(ways):
+        rivals = [i for i, line in enumerate(region.lines) if line.way == way]
         if not rivals:
             unseen += 1
             continue
-        best = max(rivals, key=lambda i: float(region.lines[i].alpha @ z[k]) - region.lines[i].distance)
-        owned.setdefault(best, []).append(k)
+        owned.setdefault(max(rivals, key=lambda i: float(claims[i, k])), []).append(k)
     for i, members in owned.items():
         unseen += _unseen_by(batch, region.lines[i], z[members])
-    return unseen / len(z)
+    share = unseen / len(z)
+    told = f"it did not see {share:.0%} of the violations that splitting found" if share > _UNSEEN else ""
+    return Look(told, [region.lines[i] for i in owned])
 
 
 def _unseen_by(batch: Batch, line: Line, z: Tensor) -> int:

@@ -12,12 +12,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rarely.core.evidence import COUNTS, SPLITTING, Bracket, Draws, Evidence, Found, Levels, Number, Searched, pooled
+from rarely.core.evidence import (
+    COUNTS,
+    SPLITTING,
+    STRATA,
+    Bracket,
+    Draws,
+    Evidence,
+    Found,
+    Levels,
+    Number,
+    Searched,
+    Stratum,
+    pooled,
+)
 from rarely.questions.result import Outcome
-from rarely.stats.statistic import Interval
+from rarely.stats.statistic import Interval, Sum, log_sum
 
 SURE = 0.999  # confidence at which a number and independent inputs, or a proof, must be compatible
 _BELOW, _BELOW_MORE = 3.0, 0.05  # standard deviations, and nats, by which another method may exceed a number
+_NEGLIGIBLE = 0.02  # share of p that an unknown component may hold
 _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, from which a number has no digits
 _EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
@@ -74,6 +88,7 @@ class Belief:
 
 def believe(evidence: Sequence[Evidence]) -> Belief:
     """Weigh the evidence about one problem."""
+    evidence = [*evidence, *_together(evidence)]
     draws, proved = pooled(evidence), _proved(evidence)
     levels = next((e for e in reversed(evidence) if isinstance(e, Levels)), None)
     witnessed = draws.hits > 0 or any(isinstance(e, Found) and len(e.witnesses) for e in evidence)
@@ -104,8 +119,37 @@ def believe(evidence: Sequence[Evidence]) -> Belief:
     reasons = [refusal, chosen.doubt, _clash(chosen, draws, proved), _wide(chosen), *doubts]
     if any(reasons):
         return belief(Outcome.STALLED, chosen, *reasons, *others)
-    alone = _ALONE if chosen.assumes and len(words) == 1 and chosen.family != SPLITTING else ""
+    alone = _ALONE if chosen.assumes and len(words) == 1 and chosen.family not in (SPLITTING, STRATA) else ""
     return belief(Outcome.VIOLATED, chosen, chosen.note, alone, *others)
+
+
+def _together(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """What the components of a mixture say of the whole: a proof, and a number where every component is known."""
+    strata = [e for e in evidence if isinstance(e, Stratum)]
+    if not strata:
+        return []
+    beliefs = [(stratum.log_weight, believe(stratum.evidence)) for stratum in strata]
+    ends = [
+        log_sum([weight + getattr(belief.bracket, side) for weight, belief in beliefs])
+        for side in ("log_lower", "log_upper")
+    ]
+    whole = len(strata) == strata[0].of
+    found: list[Evidence] = []
+    if whole:
+        found.append(Bracket(ends[0], min(0.0, ends[1]), "bounds on every component"))
+    known = [(w, b.number) for w, b in beliefs if b.outcome is Outcome.VIOLATED and b.number is not None]
+    if known:
+        statistic = Sum(tuple(w for w, _ in known), tuple(number.statistic for _, number in known))
+        unknown = [w + b.upper(SURE) for w, b in beliefs if b.outcome in (Outcome.STALLED, Outcome.OUT_OF_BUDGET)]
+        doubt = "a component is not known" if log_sum(unknown) > statistic.log_prob + math.log(_NEGLIGIBLE) else ""
+        doubt = doubt if whole else "the budget did not reach for every component"
+        assumes = "; ".join(dict.fromkeys(number.assumes for _, number in known if number.assumes))
+        found.append(Number("components together", STRATA, statistic, 0, assumes, doubt))
+    elif whole and all(belief.outcome in (Outcome.BELOW_FLOOR, Outcome.PROVED_SAFE) for _, belief in beliefs):
+        levels = [b.levels for _, b in beliefs if b.outcome is Outcome.BELOW_FLOOR and b.levels is not None]
+        if levels:
+            found.append(replace(levels[-1], method="components together", calls=0))
+    return found
 
 
 def _without_number(
@@ -168,7 +212,7 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
         exact = [n for n in (count,) if n is not None and (apart(split, n) or apart(n, split))]
         against = next((n for n in (*exact, *sound) if n in exact or apart(split, n)), None)
         if against is None or split.doubt:
-            return split, ""
+            return split, split.lost
         return split, _contradiction(split, against)
     if count is not None:
         return count, ""
@@ -177,7 +221,7 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
 
 def _unconfirmed(number: Number, referees: Sequence[Number], split: Number | None, levels: Levels | None) -> str:
     """Why a number that sees only what it looks at is not believed, or nothing."""
-    against = next((n for n in referees if apart(number, n) or (n.family == COUNTS and apart(n, number))), None)
+    against = next((n for n in referees if not _agrees(number, n)), None)
     if against is not None:
         return _contradiction(number, against)
     if referees or (split is None and levels is None):  # confirmed; or nothing else was asked
@@ -186,6 +230,18 @@ def _unconfirmed(number: Number, referees: Sequence[Number], split: Number | Non
         return f"splitting, which is doubtful itself, does not confirm {number.method}"
     assert levels is not None
     return f"{number.method} says log p = {number.log_prob:.2f}, {levels.method}: {levels.sentence}"
+
+
+def _agrees(number: Number, referee: Number) -> bool:
+    """Whether a referee that found violations on its own lets a number pass.
+
+    One that lost a region is compared with what the number says of the rest: where the referee's own violations lie.
+    """
+    if referee.family == COUNTS:
+        return not (apart(number, referee) or apart(referee, number))
+    if number.seen is not None and number.log_prob > referee.log_prob:
+        return not apart(replace(number, statistic=number.seen), referee)
+    return not apart(number, referee)
 
 
 def _contradiction(one: Number, other: Number) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -12,9 +13,13 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.evidence import COUNTS, SPLITTING, Bracket, Evidence, Found, Levels, Number, pooled
+from rarely.core.evidence import COUNTS, SPLITTING, Bracket, Evidence, Found, Levels, Number, Searched, Stratum, pooled
+from rarely.core.input_model import stack_inputs
 from rarely.core.rng import Rng
+from rarely.core.spend import Exhausted
+from rarely.core.stacking import place
 from rarely.core.thresholds import (
+    BOXES,
     BRACKETED,
     CHANCE,
     COMMON,
@@ -23,25 +28,30 @@ from rarely.core.thresholds import (
     FITTED,
     LARGEST,
     LOG_FLOOR,
+    LOST,
     PILOT,
+    QUICK_COUNT,
     REFEREE_ERROR,
     SEARCHED,
     VAGUE,
 )
+from rarely.inputs.mixture import Mixture
 from rarely.methods.attack import Attack
-from rarely.methods.base import Estimator, Progress, Run
+from rarely.methods.base import Estimator, Progress, Run, progress
 from rarely.methods.counting import Counting
 from rarely.methods.importance import ImportanceSampling
 from rarely.methods.islands import evidence_of
 from rarely.methods.line_sampling import LineSampling
+from rarely.methods.modes import FarDraws, unseen_points
 from rarely.methods.monte_carlo import MonteCarlo
 from rarely.methods.proofs import Brackets, Proofs
 from rarely.methods.splitting import Splitting
-from rarely.methods.unseen import unseen_share
+from rarely.methods.unseen import compare
 from rarely.questions.conclude import Belief, believe
 from rarely.questions.result import Outcome
 
 Work = Generator[Progress, None, None]
+FAR = "draws from far out"
 _CLIMBS = (Attack(64, 16, 10), *(Attack(1000, 64, 40),) * 4, *(Attack(4000, 256, 60),) * 5)
 _CLIMBED = 0.4  # share of the seconds left that they may take
 _WALKERS = 500  # particles of an island of the random walk, which mixes less
@@ -81,7 +91,9 @@ class Case:
 
     row: int
     evidence: list[Evidence]
-    points: Tensor | None = None  # violating points (n, d) of z-space in which populations ended
+    points: Tensor | None = None  # violating points (n, d) of z-space in which most populations ended
+    held: Tensor | None = None  # those of every fourth, which check what was built on the others
+    far: Tensor | None = None  # violating points that draws from far out have led to
     cost: int = 0  # calls of the referee
     _believed: tuple[int, Belief] | None = field(default=None, repr=False)
 
@@ -103,8 +115,9 @@ class Case:
 
 
 STEPS = (
-    "attack", "proof", "draws", "count", "splitting", "importance sampling", "line sampling", "larger splitting",
-    "more draws", "longer proof", "counting between bounds",
+    "attack", "proof", "draws", "count", "components", "short counting between bounds", "splitting",
+    "draws from far out", "importance sampling", "line sampling", "larger splitting", "more draws", "longer proof",
+    "counting between bounds",
 )  # fmt: skip
 
 
@@ -199,7 +212,10 @@ class Auto:
             "draws": Step("independent inputs bound p whatever follows", self._undrawn, self._draw),
             "draws until decided": Step("each look at the count is free", self._undecided, self._draw_on),
             "count": Step("a common event needs nothing else", self._common, self._count),
+            "components": Step("a rare component hides among the others", self._mixed, self._stratify),
+            "short counting between bounds": Step("exact where boxes close in", self._boxed, self._count_soon),
             "splitting": Step("the referee: it climbs from all of p(x)", self._rare, self._split),
+            "draws from far out": Step("they meet what no climb leads to", self._blind, self._draw_far),
             "importance sampling": Step("cheap where a mixture fits", self._few_inputs, self._weigh),
             "line sampling": Step("cheap where gradients lead", self._smooth, self._draw_lines),
             "larger splitting": Step("nothing faster was confirmed", self._vague, self._split_more),
@@ -214,6 +230,11 @@ class Auto:
     @property
     def _proves(self) -> bool:
         return self.proof_seconds > 0 if self.proof_boxes is None else self.proof_boxes > 0
+
+    @property
+    def _seconds(self) -> float:
+        """For bounds; where boxes limit them no clock has a say."""
+        return self.proof_seconds if self.proof_boxes is None else math.inf
 
     def _unsettled(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return self._proves and batch.network.module is not None and not case.witnessed
@@ -254,11 +275,19 @@ class Auto:
         yield from _learn(Attack(), batch, cases, goal, rng)
         yield from _learn(Proofs(self.proof_seconds, share=goal.patience), batch, cases, goal, rng)
 
+    def _boxed(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self._open(batch, case, goal) and _dimension(batch) <= SEARCHED
+
+    def _count_soon(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        most = BOXES if self.proof_boxes is None else min(BOXES, self.proof_boxes)
+        count = Counting(self._seconds, most, self.target_error, QUICK_COUNT)
+        yield from _learn(count, batch, cases, goal, rng)
+
     def _open(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return self._proves and batch.network.module is not None
 
     def _count_between(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        yield from _learn(Counting(self.proof_seconds, self.proof_boxes, self.target_error), batch, cases, goal, rng)
+        yield from _learn(Counting(self._seconds, self.proof_boxes, self.target_error), batch, cases, goal, rng)
 
     # Independent inputs ---------------------------------------------------------------------------------------------
 
@@ -299,6 +328,8 @@ class Auto:
     def _lost(self, batch: Batch, case: Case, goal: Goal) -> bool:
         """No number, or a doubtful one that plain counting can still reach."""
         belief = case.belief
+        if self._is_mixture(batch, case):
+            return False
         if belief.outcome is not Outcome.STALLED or belief.draws.n >= CHANCE:
             return False
         return belief.number is None or bool(belief.number.doubt) or belief.number.log_prob > math.log(20 / CHANCE)
@@ -311,6 +342,39 @@ class Auto:
         learnt = yield from plain.run(batch, rng, [pooled(case.evidence) for case in cases])
         _note(cases, learnt, goal)
 
+    # Mixtures -------------------------------------------------------------------------------------------------------
+
+    def _mixed(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self._is_mixture(batch, case) and not any(isinstance(e, Stratum) for e in case.evidence)
+
+    @staticmethod
+    def _is_mixture(batch: Batch, case: Case) -> bool:
+        return isinstance(batch.problems[int(batch.rows[case.row])].inputs, Mixture)
+
+    def _stratify(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        """Every component as a problem of its own: p is the sum of weight times p over them."""
+        problems = [batch.problems[row] for row in batch.rows.tolist()]
+        mixtures = [problem.inputs for problem in problems if isinstance(problem.inputs, Mixture)]
+        most = max(len(mixture.components) for mixture in mixtures)
+        for i in range(most):
+            some = [k for k, m in enumerate(mixtures) if i < len(m.components) and float(m.log_weights[i]) > -math.inf]
+            if not some:
+                continue
+            everyone = list(batch.problems)
+            for k in some:
+                everyone[int(batch.rows[k])] = problems[k].drawn_from(mixtures[k].components[i])
+            inputs = stack_inputs([mixtures[k].components[i] for k in some])
+            part = batch.take(torch.tensor(some))
+            part = replace(part, problems=everyone, inputs=place(inputs, batch.device, batch.dtype))
+            with batch.spend.allotted(part.rows, 1 / (most - i)):
+                learnt = yield from self.pursue(part, rng, Precision(self.target_error))
+            for k, evidence in zip(some, learnt, strict=True):
+                weights = mixtures[k].log_weights
+                count = int((weights > -math.inf).sum())
+                stratum = Stratum(f"component {i + 1}", float(weights[i]), count, tuple(evidence))
+                found = [replace(e, calls=0) for e in evidence if isinstance(e, Found)]  # violations of the whole, too
+                cases[k].evidence += goal.admitted([*found, stratum])
+
     # Populations ----------------------------------------------------------------------------------------------------
 
     def _size(self, batch: Batch) -> int:
@@ -320,7 +384,7 @@ class Auto:
         return self.particles * (FEW_DIMENSIONS if batch.inputs.normal_dim <= FITTED else 1)
 
     def _rare(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return not pooled(case.evidence).flat and case.split is None
+        return not pooled(case.evidence).flat and case.split is None and not self._is_mixture(batch, case)
 
     def _split(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         yield from self._populations(batch, cases, goal, rng, 1, "splitting")
@@ -360,32 +424,74 @@ class Auto:
         islands = yield from splitting.populations(batch, rng)
         for case, group, calls in zip(cases, islands, (batch.calls() - before).tolist(), strict=True):
             case.evidence += goal.admitted(evidence_of(group, method, calls))
-            found = [i.survivors[:50] for i in group if i.survivors is not None and len(i.survivors)]
+            found = [i.survivors[:100] for i in group if i.survivors is not None and len(i.survivors)]
             if factor == 1:
-                case.cost, case.points = calls, torch.cat(found) if found and not walks else None
+                case.cost = calls
+            if found and not walks:
+                rest = [f for k, f in enumerate(found) if k % 4]
+                case.points, case.held = torch.cat(rest or found), torch.cat(found[::4])
+
+    def _blind(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """Where gradients do not tell, or dimensions are few; with a map from normals."""
+        dimension = batch.inputs.normal_dim
+        return dimension is not None and (dimension <= FITTED or not batch.network.differentiable) and case.far is None
+
+    def _draw_far(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        before, method = batch.calls(), FarDraws()
+        found: list[Tensor | None] = [None] * len(cases)
+        with suppress(Exhausted):
+            found = method.points(batch, rng)
+        yield progress(FAR, batch, [0.0] * len(batch), 0)
+        for row, (case, points) in enumerate(zip(cases, found, strict=True)):
+            calls = int((batch.calls() - before)[row])
+            told = f"no violation among {method.draws:,} inputs from a law {method.sigma:g} times as wide"
+            if points is not None:
+                case.far, told = points, f"{len(points)} violations met far out and brought back"
+                self._compare(batch.take(torch.tensor([row])), case, points)
+            case.evidence.append(Searched(FAR, told, calls))
+
+    @staticmethod
+    def _compare(batch: Batch, case: Case, points: Tensor) -> None:
+        """Whether the referee has been where draws from far out have led."""
+        split = case.split
+        if not isinstance(split, Number) or case.held is None or case.points is None:
+            return
+        share = float(unseen_points(points, torch.cat([case.points, case.held])).double().mean())
+        if share > LOST:
+            told = f"{share:.0%} of the violations that {FAR} led to lie where it has none"
+            case.evidence[case.evidence.index(split)] = replace(split, lost=told)
 
     # Faster methods -------------------------------------------------------------------------------------------------
 
     def _few_inputs(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return (batch.inputs.normal_dim or math.inf) <= FITTED and case.points is not None
+        known = case.points is not None or case.far is not None
+        return (batch.inputs.normal_dim or math.inf) <= FITTED and known
 
     def _weigh(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         sampler = ImportanceSampling(target_error=self.target_error)
-        learnt = yield from sampler.weigh(batch, [case.points for case in cases], rng)
+        starts = [_joined(case.points, case.far) for case in cases]
+        learnt = yield from sampler.weigh(batch, starts, rng, [case.held for case in cases])
         _note(cases, learnt, goal)
 
     def _smooth(self, batch: Batch, case: Case, goal: Goal) -> bool:
         # An input model may say that it is all steps: lines along no slope would spend calls and find nothing.
         smooth = batch.network.differentiable and getattr(batch.inputs, "smooth", True)
-        return smooth and batch.inputs.normal_dim is not None and case.split is not None
+        # In few dimensions a proposal that does not fit is no place for lines either: a larger referee decides.
+        return smooth and (batch.inputs.normal_dim or 0) > FITTED and case.split is not None
 
     def _draw_lines(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        before, starts = batch.calls(), [case.points for case in cases]
+        before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
         regions = yield from LineSampling(target_error=self.target_error).lines(batch, starts, rng)
-        unseen = unseen_share(batch, regions, starts)
+        looks = compare(batch, regions, [case.held for case in cases])
         spent = (batch.calls() - before).tolist()
-        learnt = [region.evidence(*two) for region, *two in zip(regions, spent, unseen, strict=True)]
+        both = zip(regions, spent, looks, strict=True)
+        learnt = [region.evidence(calls, look.unseen, look.lines) for region, calls, look in both]
         _note(cases, learnt, goal)
+
+
+def _joined(*points: Tensor | None) -> Tensor | None:
+    some = [p for p in points if p is not None]
+    return torch.cat(some) if some else None
 
 
 def _dimension(batch: Batch) -> int:

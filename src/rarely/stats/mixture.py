@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _DEFENSIVE = 0.1  # share of a widened copy of the whole fit, so that no weight is large where the fit is thin
 _WIDER = 1.6  # its standard deviations over the fit's
 _SHRINK = 4.0  # pseudo-points of the pooled covariance in each component
-_POINTS = 4000  # of each fit at most
+_POINTS = 2000  # of each fit at most
 _ROUNDS = 25  # of expectation maximisation
 _NUMBERS = 2**20  # of a step of EM at a time on a CPU: what stays in the caches is fastest
 
@@ -58,6 +59,13 @@ class NormalMixture:
         row = torch.arange(r, device=which.device).unsqueeze(1)
         return self.means[row, which] + (self.factors[row, which] @ noise.unsqueeze(-1)).squeeze(-1)
 
+    def merged(self, other: NormalMixture, share: float) -> NormalMixture:
+        """With another mixture for each row, which takes `share` of it."""
+        shares = torch.cat([self.log_shares + math.log1p(-share), other.log_shares + math.log(share)], 1)
+        return NormalMixture(
+            shares, torch.cat([self.means, other.means], 1), torch.cat([self.factors, other.factors], 1)
+        )
+
     def joined(self, centres: Tensor, there: Tensor, share: float) -> NormalMixture:
         """With standard normals at those of `centres` (R, m, d) that are `there` (R, m): `share` of each row."""
         r, m, d = centres.shape
@@ -87,6 +95,25 @@ class NormalMixture:
         constant: Tensor = self.log_shares.double() - log_det - 0.5 * d * math.log(2 * math.pi)
         weighed: Tensor = constant.unsqueeze(2) - 0.5 * white.square().sum(2)
         return weighed
+
+
+def best_mixture(points: Tensor, log_w: Tensor, sizes: Sequence[int]) -> NormalMixture:
+    """`fit_mixture` with the number of components that does best on every second point when fitted to the others."""
+    fit = fit_mixture(points, log_w, sizes[0])
+    if len(sizes) == 1:
+        return fit
+    halves = [(points[:, k::2], log_w[:, k::2]) for k in (0, 1)]
+    worth = []
+    for size in sizes:
+        likelihood = fit_mixture(*halves[0], size).log_density(halves[1][0])
+        weight = torch.softmax(halves[1][1].double(), 1).nan_to_num(0.0)
+        worth.append((weight * likelihood).sum(1))
+    best = torch.stack(worth).argmax(0)
+    for k, size in enumerate(sizes[1:], 1):
+        rows = (best == k).nonzero().squeeze(1)
+        if len(rows):
+            fit = fit.updated(rows, fit_mixture(points[rows], log_w[rows], size))
+    return fit
 
 
 def fit_mixture(points: Tensor, log_w: Tensor, components: int) -> NormalMixture:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-from rarely.stats.intervals import clopper_pearson, log_mean_exp, log_upper_bound, normal_quantile, student_quantile
+from rarely.stats.intervals import (
+    clopper_pearson,
+    log_mean_exp,
+    log_upper_bound,
+    lognormal_mean_quantile,
+    normal_quantile,
+    student_quantile,
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,8 @@ class Binomial:
 
     @property
     def std(self) -> float:
-        return math.sqrt((1 - self.hits / self.trials) / self.hits) if self.hits else math.inf
+        # One more trial that misses: a few hits without a miss are no certainty.
+        return math.sqrt((1 - self.hits / (self.trials + 1)) / self.hits) if self.hits else math.inf
 
     def interval(self, confidence: float) -> Interval:
         if not self.trials:
@@ -88,9 +96,9 @@ class Binomial:
 class Replicates:
     """Independent unbiased estimates of one probability, by their logs.
 
-    Estimates of a product of many factors are close to lognormal, so the interval for their mean is Cox's:
-    mu + s^2/2 -+ t sqrt(s^2/n + s^4/(2(n-1))), moved to the unbiased arithmetic mean. When some replicates are zero
-    the lognormal does not apply and the interval is Student's on p itself, whose lower end may be zero.
+    Estimates of a product of many factors are close to lognormal, some of them perhaps zero, and few of them are skewed:
+    the ends are those of the generalised interval for such a mean. The standard deviation is Cox's, of
+    mu + s^2/2 with variance s^2/n + s^4/(2(n-1)); with zeros that of the arithmetic mean.
     """
 
     log_values: tuple[float, ...]
@@ -102,38 +110,41 @@ class Replicates:
 
     @property
     def std(self) -> float:
-        return math.hypot(self._spread()[0], self.model_error)
+        return math.hypot(self._spread(), self.model_error)
 
     def interval(self, confidence: float) -> Interval:
         two_sided = 0.5 + 0.5 * confidence
         return Interval(confidence, self.lower(two_sided), self.upper(two_sided))
 
     def upper(self, confidence: float) -> float:
-        return min(0.0, self.log_prob + self._reach(confidence, +1))
+        return min(0.0, self.log_prob + self._reach(confidence))
 
     def lower(self, confidence: float) -> float:
-        return self.log_prob - self._reach(confidence, -1)
+        return self.log_prob - self._reach(1 - confidence)
 
-    def _reach(self, confidence: float, side: int) -> float:
-        """Distance from the number to one end."""
-        std, lognormal = self._spread()
-        if std == math.inf:
+    def _reach(self, probability: float) -> float:
+        """Distance from the number to the end that the pivot exceeds with the rest of the probability."""
+        n, mean, variance = self._moments()
+        if n < 2:
             return math.inf
-        own = student_quantile(confidence, len(self.log_values) - 1) * std
-        if not lognormal:
-            own = math.log1p(own) if side > 0 else -math.log1p(-own) if own < 1 else math.inf
-        return math.hypot(own, self.model_error * normal_quantile(confidence))
+        zeros = len(self.log_values) - n
+        own = abs(lognormal_mean_quantile(mean, variance, n, zeros, probability) - self.log_prob)
+        return math.hypot(own, self.model_error * normal_quantile(max(probability, 1 - probability)))
 
-    def _spread(self) -> tuple[float, bool]:
-        """Standard deviation of the log of the mean, and whether the replicates pass for lognormal."""
-        n, centre = len(self.log_values), log_mean_exp(self.log_values)
-        if n < 2 or centre == -math.inf:
-            return math.inf, True
-        if min(self.log_values) == -math.inf:
-            return relative_error(self.log_values), False
-        mean = sum(self.log_values) / n
-        variance = sum((v - mean) ** 2 for v in self.log_values) / (n - 1)
-        return math.sqrt(variance / n + variance**2 / (2 * (n - 1))), True
+    def _moments(self) -> tuple[int, float, float]:
+        """Number, mean and variance of the logs that are finite."""
+        logs = [value for value in self.log_values if value > -math.inf]
+        mean = sum(logs) / len(logs) if logs else -math.inf
+        return len(logs), mean, sum((v - mean) ** 2 for v in logs) / max(1, len(logs) - 1)
+
+    def _spread(self) -> float:
+        """Standard deviation of the log of the mean."""
+        n, _, variance = self._moments()
+        if n < 2:
+            return math.inf
+        if n < len(self.log_values):
+            return relative_error(self.log_values)
+        return math.sqrt(variance / n + variance**2 / (2 * (n - 1)))
 
 
 @dataclass(frozen=True)
@@ -152,6 +163,52 @@ class LogNormal:
 
     def lower(self, confidence: float) -> float:
         return self.log_prob - normal_quantile(confidence) * self.std
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of probabilities that were estimated apart, each with its weight.
+
+    Its ends are those of the parts, recovered as if they were normal (Zou and Donner 2008): the distance of an end from
+    the sum is the root of the summed squares of the parts' distances.
+    """
+
+    log_weights: tuple[float, ...]
+    parts: tuple[Statistic, ...]
+
+    @property
+    def log_prob(self) -> float:
+        return min(0.0, log_sum([w + part.log_prob for w, part in zip(self.log_weights, self.parts, strict=True)]))
+
+    @property
+    def std(self) -> float:
+        total = self.log_prob
+        shares = [math.exp(w + p.log_prob - total) for w, p in zip(self.log_weights, self.parts, strict=True)]
+        return math.sqrt(sum((s * p.std) ** 2 for s, p in zip(shares, self.parts, strict=True) if s))
+
+    def interval(self, confidence: float) -> Interval:
+        two_sided = 0.5 + 0.5 * confidence
+        return Interval(confidence, self.lower(two_sided), self.upper(two_sided))
+
+    def upper(self, confidence: float) -> float:
+        return min(0.0, self.log_prob + math.log1p(self._reach([p.upper(confidence) for p in self.parts])))
+
+    def lower(self, confidence: float) -> float:
+        reach = self._reach([p.lower(confidence) for p in self.parts])
+        return self.log_prob + math.log1p(-reach) if reach < 1 else -math.inf
+
+    def _reach(self, ends: Sequence[float]) -> float:
+        """Distance of an end from the sum, in units of the sum."""
+        total = self.log_prob
+        gaps = (
+            math.exp(w + end - total) - math.exp(w + part.log_prob - total)
+            for w, end, part in zip(self.log_weights, ends, self.parts, strict=True)
+        )
+        return math.sqrt(sum(gap * gap for gap in gaps))
+
+
+def log_sum(values: Sequence[float]) -> float:
+    return log_mean_exp(values) + math.log(len(values)) if values else -math.inf
 
 
 @dataclass(frozen=True)
@@ -179,16 +236,25 @@ def relative_error(log_values: Sequence[float]) -> float:
     return math.sqrt(sum((math.exp(v - centre) - 1) ** 2 for v in log_values) / (n - 1) / n)
 
 
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Binomial, Replicates, LogNormal, Exceeded)}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Binomial, Replicates, LogNormal, Sum, Exceeded)}
 
 
 def to_data(value: Any) -> dict[str, Any]:
     """A statistic as plain data."""
-    return {"kind": type(value).__name__, **asdict(value)}
+    content = {spec.name: getattr(value, spec.name) for spec in fields(value)}
+    if isinstance(value, Sum):
+        content["parts"] = [to_data(part) for part in value.parts]
+    return {"kind": type(value).__name__, **content}
 
 
 def from_data(data: dict[str, Any]) -> Any:
     """What `to_data` made."""
-    fields = {key: tuple(map(float, v)) if isinstance(v, list) else v for key, v in data.items() if key != "kind"}
-    numbers = {key: float(v) if isinstance(v, str) else v for key, v in fields.items()}
-    return _KINDS[data["kind"]](**numbers)
+    content = {key: value for key, value in data.items() if key not in ("kind", "parts")}
+    if "parts" in data:
+        content["parts"] = tuple(from_data(part) for part in data["parts"])
+    for key, value in content.items():
+        if isinstance(value, list):
+            content[key] = tuple(map(float, value))
+        elif isinstance(value, str):
+            content[key] = float(value)
+    return _KINDS[data["kind"]](**content)
