@@ -36,8 +36,9 @@ from common import (
 from rarely import Execution, Problem, Splitting
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
+from rarely.core.spend import Spend
 from rarely.kernels import PCN, Kernel, RandomWalk
-from rarely.methods.base import Budget, Progress
+from rarely.methods.base import Progress
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,16 @@ def cases(data: Path, device: str, quick: bool) -> list[Case]:
 def levels(batch: Batch, case: Case, kernel: Kernel, seed: int) -> Iterator[Progress]:
     # The level rises by a tenth at a time, so that no population finishes within a turn.
     settings = Splitting(case.particles, 0.9, case.steps, kernel, islands=1)
-    return settings.run(batch, Rng(seed, batch.device), 0.95, Budget())
+    return settings.run(batch, Rng(seed, batch.device))
 
 
 def sampler_rate(batch: Batch, case: Case, kernel: Kernel, seed: int, count: int = 1) -> float:
     """Evaluations per second over `count` levels, after the first draw."""
     run = levels(batch, case, kernel, seed)
     next(run)
-    before = int(batch.counter.evaluations.sum())
+    before = int(batch.spend.evaluations.sum())
     seconds = timed(lambda: [next(run) for _ in range(count)], batch.device)
-    return (int(batch.counter.evaluations.sum()) - before) / seconds
+    return (int(batch.spend.evaluations.sum()) - before) / seconds
 
 
 def bare_rate(batch: Batch, case: Case, passes: int) -> float:
@@ -125,12 +126,12 @@ def batch_against_single(data: Path, device: str, quick: bool) -> dict[str, Any]
         """Placing the problems, the run, its estimates and witnesses, as a user waits for them."""
         sync(device)
         start = time.perf_counter()
-        batches, counter = Execution(device=device).place(chosen)
-        for batch in batches:
-            for _ in settings.run(batch, Rng(0, batch.device), 0.95, Budget()):
+        spend = Spend(len(chosen))
+        for batch in Execution(device=device).place(chosen, spend, at_once=settings.at_once):
+            for _ in settings.run(batch, Rng(0, batch.device)):
                 pass
         sync(device)
-        return int(counter.evaluations.sum()) / (time.perf_counter() - start)
+        return int(spend.evaluations.sum()) / (time.perf_counter() - start)
 
     def one_at_a_time() -> float:
         return statistics.harmonic_mean([rate([problem]) for problem in alone])

@@ -17,9 +17,11 @@ from matplotlib.figure import Figure
 
 import rarely
 from rarely.core.rng import Rng
+from rarely.core.spend import Spend
 from rarely.demo import assets, images
 from rarely.kernels import PCN
-from rarely.methods.importance import _basis
+from rarely.methods.importance import _bases
+from rarely.questions.estimate import finish
 from rarely.stats.levels import ancestors, select
 from rarely.stats.mixture import fit_mixture
 
@@ -146,19 +148,13 @@ def subspace() -> Figure:
     problem = rarely.Problem(torch.nn.Identity().eval(), two_modes, rarely.Gaussian(torch.zeros(d), 1.0))
     (batch,) = rarely.Execution(device="cpu").place([problem], Spend(1))
     rng = Rng(0)
-    run = rarely.Splitting(400, steps=4, keep="all").populations(batch, rng, rarely.methods.Budget())
-    while True:
-        try:
-            next(run)
-        except StopIteration as stop:
-            (islands,) = stop.value
-            break
+    (islands,) = finish(rarely.Splitting(400, steps=4, keep="all").populations(batch, rng))
     points = torch.cat([island.survivors for island in islands if island.survivors is not None])
     _, g = batch.gradient_normal(points[None, :200])
     spectrum = torch.linalg.svdvals(g[0])
-    found = _basis(batch, points)
-    proposal = fit_mixture(points @ found, None, rng)
-    drawn = proposal.sample(1500, rng) @ found.T @ basis
+    (found,) = _bases(batch, [points])
+    proposal = fit_mixture((points @ found)[None], torch.zeros(1, len(points)), components=4)
+    drawn = proposal.sample(1500, rng)[0] @ found.T @ basis
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.2), layout="constrained")
     left.bar(range(1, 11), spectrum[:10] / spectrum[0], color=BLUE)
     left.set(xlabel="direction", ylabel="singular value, relative")

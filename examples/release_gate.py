@@ -10,7 +10,7 @@ import sys
 
 import rarely
 from rarely.demo import assets, images
-from rarely.questions.decide import Decision, Verdict
+from rarely.questions.threshold import Ruling
 
 CONFIDENCE = 0.99  # a wrong "accepted" or "rejected" has at most the remaining probability
 
@@ -36,12 +36,12 @@ def requirements() -> list[tuple[str, rarely.Problem, float]]:
 def main() -> int:
     passed = True
     for name, problem, p_max in requirements():
-        decision: Decision = rarely.test(problem, p_max, CONFIDENCE)
+        decision = rarely.test(problem, p_max, CONFIDENCE)
         print(f"{name}: {decision}")
-        if decision.verdict is Verdict.REJECTED:
+        if decision.ruling is Ruling.REJECTED:
             print(f"  a violating input, score {float(decision.witnesses.scores[0]):.3g}, is in decision.witnesses")
         # Undecided is not passed: the probability is too near the threshold for the budget.
-        passed &= decision.verdict is Verdict.ACCEPTED
+        passed &= decision.ruling is Ruling.ACCEPTED
     print("the gate is open" if passed else "the gate stays shut")
     return 0 if passed else 1
 
