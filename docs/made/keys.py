@@ -18,7 +18,15 @@ def estimate_schema() -> str:
 
 def estimate_keys() -> str:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    return "\n".join(_keys(schema, schema["$defs"]))
+    shared = schema["$defs"]
+    lines = list(_keys(schema, shared))
+    for part in ("evidence", "statistic"):
+        lines.append(f"### A record of `{part}`\n\n`kind` says which of these it is.\n")
+        for kind in (_resolved(one, shared) for one in shared[part]["oneOf"]):
+            name = kind["properties"]["kind"]["const"]
+            keys = {key: entry for key, entry in kind["properties"].items() if key != "kind"}
+            lines += [f"#### `{name}`\n\n{kind['description']}\n", *_keys({"properties": keys}, shared)]
+    return "\n".join(lines)
 
 
 def _keys(schema: dict[str, Any], shared: dict[str, Any]) -> Iterator[str]:
@@ -45,6 +53,10 @@ def _type(entry: dict[str, Any], shared: dict[str, Any]) -> str:
         return f"`{entry['const']}`"
     if "enum" in entry:
         return ", ".join(f"`{value}`" for value in entry["enum"])
+    if "anyOf" in entry:
+        return " or ".join(_type(one, shared) for one in entry["anyOf"])
     if entry.get("type") == "array":
         return f"list of {_type(entry['items'], shared)}s"
+    if entry.get("$ref", "").endswith("/evidence"):
+        return "record"
     return str(_resolved(entry, shared).get("type", "number"))

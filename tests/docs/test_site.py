@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 import jsonschema
@@ -19,6 +21,8 @@ import typer
 
 import rarely
 from rarely.cli.app import app
+from rarely.core.evidence import Evidence
+from rarely.stats.statistic import Binomial, Exceeded, LogNormal, Replicates, Sum
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -137,6 +141,8 @@ def _problem(threshold: float) -> rarely.Problem:
         (1 - 1e-5, rarely.Splitting(particles=100)),
         (1 - 1e-5, rarely.Auto()),
         (2.0, rarely.MonteCarlo(samples=100)),  # no violation: infinities
+        (2.0, rarely.Splitting(particles=100, log_p_min=-20.0)),  # levels
+        (1 - 1e-5, rarely.ImportanceSampling()),
     ],
 )
 def test_estimates_meet_the_schema(threshold: float, estimator: object) -> None:
@@ -144,12 +150,37 @@ def test_estimates_meet_the_schema(threshold: float, estimator: object) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(data)
 
 
+def test_estimates_of_mixtures_and_networks_meet_the_schema() -> None:
+    network = torch.nn.Linear(2, 1).eval()
+    parts = [rarely.Box([0.0, 0.0], [1.0, 1.0]), rarely.Box([0.5, 0.5], [1.5, 1.5])]
+    mixture = rarely.Problem(network, lambda x, y: x[:, 0] - 1.499, rarely.Mixture(parts, [0.9, 0.1]))
+    proved = rarely.Problem(network, rarely.LinearConstraint([[-1.0]], [-100.0]), parts[0])
+    for estimate in rarely.estimate([mixture, proved]):
+        data = json.loads(estimate.to_json())
+        jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    assert data["outcome"] == "proved safe"
+
+
+def test_the_schema_knows_every_field_of_every_record() -> None:
+    shapes = {
+        s["properties"]["kind"]["const"]: s for s in SCHEMA["$defs"].values() if "kind" in s.get("properties", {})
+    }
+    records = {kind.__name__.lower(): kind for kind in get_args(Evidence)}
+    statistics = {kind.__name__: kind for kind in (Binomial, Replicates, LogNormal, Sum, Exceeded)}
+    assert shapes.keys() == records.keys() | statistics.keys()
+    for name, kind in {**records, **statistics}.items():
+        said = {"sentence", "calls"} if name in records else set()
+        said |= {"best"} if name == "found" else set()  # in place of the inputs
+        assert set(shapes[name]["properties"]) == {"kind", *said, *(field.name for field in dataclasses.fields(kind))}
+
+
 def test_the_schema_refuses_what_is_not_an_estimate() -> None:
     check = jsonschema.Draft202012Validator(SCHEMA)
     good = json.loads(rarely.estimate(_problem(0.9), rarely.MonteCarlo(samples=100)).to_json())
     for broken in (
         {**good, "surprise": 1},
-        {**good, "schema": 2},
+        {**good, "schema": 1},
+        {**good, "evidence": [{**good["evidence"][0], "kind": "rumour"}]},
         {**good, "log_prob": "minus infinity"},
         {**good, "interval": {**good["interval"], "confidence": 95}},
         {key: value for key, value in good.items() if key != "notes"},
