@@ -83,11 +83,16 @@ def above(threshold: float, network: object = None) -> Problem:
     return Problem(network or Counting().eval(), lambda x, y: y[:, 0] - threshold, BOX, name=f"above {threshold}")
 
 
+def _noise(estimator: Estimator, std: float) -> float:
+    """A line ends nine standard deviations out, and two of them share what is certain, each with an error."""
+    return 5 * std if isinstance(estimator, LineSampling) else 1e-6
+
+
 @every
 def test_a_certain_event(estimator: Estimator) -> None:
     result = estimate(above(-1.0), estimator)
     assert result.outcome is Outcome.VIOLATED
-    assert -1e-6 < result.log_prob <= 0.0  # a line ends nine standard deviations out
+    assert -_noise(estimator, result.log_prob_std) <= result.log_prob <= 0.0
     assert result.interval.high == 0.0
     assert -0.15 < result.interval.low < 0.0, "a finite number of draws is no proof of certainty"
     assert result.upper_bound == 0.0
@@ -164,7 +169,7 @@ def test_results_come_in_the_order_of_the_problems(estimator: Estimator) -> None
     results = estimate(problems, estimator)
     assert [r.name for r in results] == [p.name for p in problems]
     logs = [r.log_prob for r in results]
-    assert -1e-6 < logs[2] <= 0.0
+    assert -_noise(estimator, results[2].log_prob_std) <= logs[2] <= 0.0
     assert logs[2] > logs[3] > logs[0] > max(logs[1], logs[4])
 
 
@@ -208,7 +213,8 @@ def test_laws_of_evidence(estimator: Estimator, limit: int | None, threshold: fl
     assert result.log_prob <= 0
     assert result.outcome is Outcome.PROVED_SAFE or result.log_prob == -math.inf or result.log_prob in result.interval
     assert result.interval.high <= 0
-    assert result.upper_bound <= max(draws.statistic.upper(0.95), result.log_prob + 5 * result.log_prob_std)
+    said = [record.statistic.upper(0.95) for record in result.evidence if isinstance(record, Number)]
+    assert result.upper_bound <= max(draws.statistic.upper(0.95), *said), "no bound but what some evidence says"
     assert not (found and result.outcome in (Outcome.BELOW_FLOOR, Outcome.PROVED_SAFE, Outcome.OUT_OF_BUDGET))
     assert found == (len(result.witnesses) > 0)
     for record in result.evidence:

@@ -35,7 +35,6 @@ _NEGLIGIBLE = 0.02  # share of p that an unknown component may hold
 _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, from which a number has no digits
 _EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
-_FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
 _NOTHING = Bracket(-math.inf, 0.0, "nothing")
 _ALONE = "no independent method has confirmed this number, which Auto does"
 
@@ -147,8 +146,9 @@ def _together(evidence: Sequence[Evidence]) -> list[Evidence]:
         found.append(Number("components together", STRATA, statistic, 0, assumes, doubt))
     elif whole and all(belief.outcome in (Outcome.BELOW_FLOOR, Outcome.PROVED_SAFE) for _, belief in beliefs):
         levels = [b.levels for _, b in beliefs if b.outcome is Outcome.BELOW_FLOOR and b.levels is not None]
-        if levels:
-            found.append(replace(levels[-1], method="components together", calls=0))
+        if levels:  # a mean of what they leave is at most the largest
+            worst = max(levels, key=lambda one: one.left.upper(SURE))
+            found.append(replace(worst, method="components together", calls=0))
     return found
 
 

@@ -95,12 +95,12 @@ def lognormal_mean_quantile(mean: float, variance: float, n: int, zeros: int, pr
     """
     v, weights = _spreads(n)
     v = v * variance
-    shift = np.zeros(1)
+    shift, blur = np.zeros(1), np.zeros(1)
     if zeros:
-        shift, shares = _shares(n, zeros)
+        shift, blur, shares = _shares(n, zeros)
         weights = np.outer(weights, shares).ravel()
-        v, shift = np.repeat(v, len(shares)), np.tile(shift, len(v))
-    centre, sd = mean + 0.5 * v + shift, np.sqrt(v / n) + 1e-12 * (1 + abs(mean))
+        v, shift, blur = np.repeat(v, len(shares)), np.tile(shift, len(v)), np.tile(blur, len(v))
+    centre, sd = mean + 0.5 * v + shift, np.sqrt(v / n + blur) + 1e-12 * (1 + abs(mean))
 
     def below(t: float) -> float:
         return float(weights @ _normal_cdf((t - centre) / sd))
@@ -124,12 +124,14 @@ def _spreads(n: int) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=64)
-def _shares(n: int, zeros: int) -> tuple[Any, Any]:
-    """log B on a grid of its log-odds, and the probability of each point."""
-    odds = np.linspace(-10.0, 12.0, 45)
+def _shares(n: int, zeros: int) -> tuple[Any, Any, Any]:
+    """log B on a grid of its log-odds, the variance of log B within each point's cell, and the probability of it."""
+    a, b = n + 0.5, zeros + 0.5
+    peak, wide = math.log(a / b), 5.3 * math.sqrt(1 / a + 1 / b)
+    odds = np.linspace(peak - wide - 14 / a, peak + wide + 14 / b, 90)  # from e^-14 of the peak to e^-14
     log_b, log_rest = -np.log1p(np.exp(-odds)), -np.log1p(np.exp(odds))
-    weights = np.exp((n + 0.5) * log_b + (zeros + 0.5) * log_rest)
-    return log_b, weights / weights.sum()
+    weights = np.exp(a * (log_b - log_b.max()) + b * (log_rest - log_rest.max()))
+    return log_b, np.gradient(log_b) ** 2 / 12, weights / weights.sum()
 
 
 def _normal_cdf(x: Any) -> Any:

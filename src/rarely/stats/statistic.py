@@ -96,9 +96,10 @@ class Binomial:
 class Replicates:
     """Independent unbiased estimates of one probability, by their logs.
 
-    Estimates of a product of many factors are close to lognormal, some of them perhaps zero, and few of them are skewed:
-    the ends are those of the generalised interval for such a mean. The standard deviation is Cox's, of
-    mu + s^2/2 with variance s^2/n + s^4/(2(n-1)); with zeros that of the arithmetic mean.
+    Estimates of a product of many factors are close to lognormal, some of them perhaps zero, and few of them are
+    skewed: the ends are those of the generalised interval for such a mean, or the number itself where that lies beyond
+    them. The standard deviation is Cox's, of mu + s^2/2 with variance s^2/n + s^4/(2(n-1)); with zeros that of the
+    arithmetic mean.
     """
 
     log_values: tuple[float, ...]
@@ -117,19 +118,20 @@ class Replicates:
         return Interval(confidence, self.lower(two_sided), self.upper(two_sided))
 
     def upper(self, confidence: float) -> float:
-        return min(0.0, self.log_prob + self._reach(confidence))
+        return min(0.0, self.log_prob + self._reach(confidence, 1))
 
     def lower(self, confidence: float) -> float:
-        return self.log_prob - self._reach(1 - confidence)
+        return self.log_prob - self._reach(confidence, -1)
 
-    def _reach(self, probability: float) -> float:
-        """Distance from the number to the end that the pivot exceeds with the rest of the probability."""
+    def _reach(self, confidence: float, side: int) -> float:
+        """Distance from the number up (side 1) or down to its end."""
         n, mean, variance = self._moments()
         if n < 2:
             return math.inf
-        zeros = len(self.log_values) - n
-        own = abs(lognormal_mean_quantile(mean, variance, n, zeros, probability) - self.log_prob)
-        return math.hypot(own, self.model_error * normal_quantile(max(probability, 1 - probability)))
+        below = confidence if side > 0 else 1 - confidence
+        end = lognormal_mean_quantile(mean, variance, n, len(self.log_values) - n, below)
+        own, shared = side * (end - self.log_prob), self.model_error * normal_quantile(confidence)
+        return math.hypot(max(0.0, own), max(0.0, shared))
 
     def _moments(self) -> tuple[int, float, float]:
         """Number, mean and variance of the logs that are finite."""
@@ -191,20 +193,17 @@ class Sum:
         return Interval(confidence, self.lower(two_sided), self.upper(two_sided))
 
     def upper(self, confidence: float) -> float:
-        return min(0.0, self.log_prob + math.log1p(self._reach([p.upper(confidence) for p in self.parts])))
+        return min(0.0, log_sum([self.log_prob, self._log_reach([p.upper(confidence) for p in self.parts])]))
 
     def lower(self, confidence: float) -> float:
-        reach = self._reach([p.lower(confidence) for p in self.parts])
-        return self.log_prob + math.log1p(-reach) if reach < 1 else -math.inf
+        reach = self._log_reach([p.lower(confidence) for p in self.parts]) - self.log_prob
+        return self.log_prob + math.log1p(-math.exp(reach)) if reach < 0 else -math.inf
 
-    def _reach(self, ends: Sequence[float]) -> float:
-        """Distance of an end from the sum, in units of the sum."""
-        total = self.log_prob
-        gaps = (
-            math.exp(w + end - total) - math.exp(w + part.log_prob - total)
-            for w, end, part in zip(self.log_weights, ends, self.parts, strict=True)
-        )
-        return math.sqrt(sum(gap * gap for gap in gaps))
+    def _log_reach(self, ends: Sequence[float]) -> float:
+        """Log of the distance of an end from the sum."""
+        both = [(w, *sorted((end, p.log_prob))) for w, end, p in zip(self.log_weights, ends, self.parts, strict=True)]
+        gaps = [w + high + math.log(-math.expm1(low - high)) for w, low, high in both if low < high]
+        return 0.5 * log_sum([2 * gap for gap in gaps])
 
 
 def log_sum(values: Sequence[float]) -> float:

@@ -139,7 +139,8 @@ def test_estimate_proves_what_never_happens_and_samples_what_does():
     assert found[0].outcome is rarely.Outcome.PROVED_SAFE
     assert found[0].calls < 1000
     assert found[1].outcome is rarely.Outcome.VIOLATED
-    assert math.log(0.01**2 / 2) in found[1].interval
+    offset = float(torch.tensor(1.99))  # as the network's precision has it: the interval is narrower than what it moves
+    assert math.log((2 - offset) ** 2 / 2) in found[1].interval
 
 
 def test_certify_says_on_what_it_rests():

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from rarely import Execution, Gaussian, LineSampling, Outcome, Problem, estimate
 from rarely.core.batch import Batch
-from rarely.core.evidence import Found
+from rarely.core.evidence import Found, Number
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.methods.line_sampling import LinedRegion
 from rarely.methods.lines import Line, stack_lines
 from rarely.methods.roots import HIGH, LOW, find_roots, search_directions
 from rarely.methods.tempering import Lines, temper
-from rarely.methods.unseen import unseen_share
+from rarely.methods.unseen import compare
 
 
 def make(d: int, score: Callable[[Tensor], Tensor]) -> Batch:
@@ -230,9 +230,45 @@ def test_the_referee_sees_a_removed_mode() -> None:
     sampler = LineSampling()
     sampler._round(batch, both, 16, Rng(9))
     sampler._round(batch, single, 16, Rng(9))
-    assert unseen_share(batch, [LinedRegion(both)], [z]) == [""]
-    assert "25%" in unseen_share(batch, [LinedRegion(single)], [z])[0]
-    assert unseen_share(batch, [LinedRegion(both)], [None]) == [""]
+    (all_seen,) = compare(batch, [LinedRegion(both)], [z])
+    assert all_seen.unseen == ""
+    assert set(all_seen.lines) == set(both), "each accounts for some of the points"
+    (part,) = compare(batch, [LinedRegion(single)], [z])
+    assert "25%" in part.unseen
+    (nothing,) = compare(batch, [LinedRegion(both)], [None])
+    assert nothing.unseen == ""
+    assert not nothing.lines
+
+
+def test_only_lines_near_the_referees_points_answer_for_them() -> None:
+    """The second mode holds most of p, the referee was in the first: lines say what p is where it looked."""
+    batch = make(10, lambda x: torch.maximum(x[:, 0] - 4.0, 4 * (-x[:, 1] - 3.5)))
+    both = rival_lines([line(10, axis(10), 4.0), line(10, axis(10, 1, -1.0), 3.5)])
+    LineSampling()._round(batch, both, 32, Rng(9))
+    z = torch.randn(64, 10, generator=torch.Generator().manual_seed(7))
+    z[:, 0] = 4.0 + 0.25 * torch.rand(64, generator=torch.Generator().manual_seed(8))
+    region = LinedRegion(both)
+    (look,) = compare(batch, [region], [z])
+    assert look.unseen == ""
+    assert look.lines == [both[0]]
+    number, _ = region.evidence(0, look.unseen, look.lines)
+    assert isinstance(number, Number)
+    assert number.seen is not None
+    sides = [float(stats.norm.logsf(4.0)), float(np.logaddexp(stats.norm.logsf(4.0), stats.norm.logsf(3.5)))]
+    assert number.seen.log_prob == pytest.approx(sides[0], abs=5 * number.seen.std)
+    assert number.log_prob == pytest.approx(sides[1], abs=5 * number.std)
+    assert sides[1] - sides[0] > 5 * (number.std + number.seen.std), "they can be told apart"
+
+
+def test_a_look_that_the_budget_does_not_reach_for_says_so() -> None:
+    batch = make(10, lambda x: x[:, 0] - 4.0)
+    one = line(10, axis(10), 4.0)
+    LineSampling()._round(batch, [one], 16, Rng(9))
+    batch.spend.max_calls = int(batch.spend.calls()[0]) + 10
+    z = torch.zeros(64, 10)
+    z[:, 0] = 4.1
+    (look,) = compare(batch, [LinedRegion([one])], [z])
+    assert "budget" in look.unseen
 
 
 def test_line_sampling_alone_never_claims_to_be_confirmed() -> None:
