@@ -214,7 +214,7 @@ def test_laws_of_evidence(estimator: Estimator, limit: int | None, threshold: fl
     assert result.outcome is Outcome.PROVED_SAFE or result.log_prob == -math.inf or result.log_prob in result.interval
     assert result.interval.high <= 0
     said = [record.statistic.upper(0.95) for record in result.evidence if isinstance(record, Number)]
-    assert result.upper_bound <= max(draws.statistic.upper(0.95), *said), "no bound but what some evidence says"
+    assert result.upper_bound <= max([draws.statistic.upper(0.95), *said]), "no bound but what some evidence says"
     assert not (found and result.outcome in (Outcome.BELOW_FLOOR, Outcome.PROVED_SAFE, Outcome.OUT_OF_BUDGET))
     assert found == (len(result.witnesses) > 0)
     for record in result.evidence:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rarely.bounds.graph import Graph
-from rarely.bounds.operators import Affine, Interval, Relaxation, contract, gamma
+from rarely.bounds.operators import Affine, Interval, Relaxation, contract, gamma, magnitude
 from rarely.bounds.region import Region
 
 Slopes = Mapping[int, Tensor]  # ReLU node -> (B, m or 1, *event), in [0, 1]
@@ -88,7 +88,12 @@ def backward(
         if extra is not None:
             bias, size = bias + extra, size + extra.abs()
         for j, part in zip(node.inputs, parts, strict=True):
-            coef[j] = coef[j] + part if j in coef else part
+            if j not in coef:
+                coef[j] = part
+                continue
+            coef[j] = coef[j] + part  # one rounding of each sum, against what it is multiplied by
+            charge = contract(coef[j].abs(), magnitude(state.bounds[j])) * gamma(1, bias.dtype)
+            bias, size = bias - charge, size + charge
     flat = coef[0].flatten(2) if 0 in coef else A.new_zeros(1, A.shape[1], state.region.low[0].numel())
     flat = flat.expand(state.batch, -1, -1)
     bias = bias - size * gamma(len(graph.nodes), bias.dtype)

@@ -155,6 +155,35 @@ def test_the_margin_covers_cancellation_against_exact_arithmetic():
         assert float(least - Fraction(float(found[k]))) < 1e-9 * 1e14
 
 
+class _Repeated(nn.Module):
+    """Both entries again and again: in one move, or in many that all read the input."""
+
+    def __init__(self, count, apart):
+        super().__init__()
+        self.count, self.apart = count, apart
+
+    def forward(self, x):
+        if self.apart:
+            return torch.cat([x.flip(1) for _ in range(self.count)], 1)
+        return x[:, [0, 1] * self.count]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["an entry read often", "many readers"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("large", [0, -1])
+def test_coefficients_that_add_up_are_charged_for_it(apart, sign, large):
+    """A thousand coefficients of a quarter of the unit roundoff vanish beside one, whichever is added first."""
+    count = 1025
+    C = torch.full((count, 2), 2.0**-54, dtype=torch.float64)
+    C[large] = 1.0
+    graph = build(_Repeated(count, apart), (2,))
+    point = torch.ones(1, 2, dtype=torch.float64)
+    found = linear_bounds(graph, BoxRegion(point, point), sign * C.reshape(1, 1, -1)).lower
+    exact = Fraction(sign) * 2 * (1 + (count - 1) * Fraction(2) ** -54)
+    assert Fraction(float(found)) <= exact
+    assert float(exact - Fraction(float(found))) < 1e-10
+
+
 def test_a_nan_never_turns_into_a_proof():
     module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     graph = build(module, (2,))

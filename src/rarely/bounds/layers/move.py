@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import Affine, Interval
+from rarely.bounds.operators import Affine, Interval, gamma
 from rarely.bounds.reader import PROBE, Handle, Reader, reads
 
 MOVES: set[str | type[nn.Module]] = {
@@ -30,7 +31,7 @@ class Gather(Affine):
     """Each output entry is one input entry, or zero.
 
     `index` holds, per output entry, a position in the inputs flattened and laid end to end; the position after
-    the last is the constant zero. No rounding happens here.
+    the last is the constant zero. Only coefficients of entries that are read more than once round, as they add up.
     """
 
     index: Tensor  # out_shape, long
@@ -59,8 +60,14 @@ class Gather(Affine):
     def constant(self) -> None:
         return None
 
-    def slack(self, *H: Tensor) -> None:
-        return None
+    def slack(self, *H: Tensor) -> Tensor | None:
+        return self.forward(*H) * gamma(self._repeats, H[0].dtype) if self._repeats > 1 else None
+
+    @cached_property
+    def _repeats(self) -> int:
+        """How often the entry that is read most is read."""
+        total = sum(math.prod(shape) for shape in self.in_shapes)
+        return int(torch.bincount(self.index.flatten(), minlength=total)[:total].max())
 
 
 def handles(value: Any) -> list[Handle]:
