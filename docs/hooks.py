@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from made import api, commands, keys, plan
+from made import api, commands, keys, plan, steps
 
 _MARK = re.compile(r"^<!-- made: (\S+)(.*?) -->$", re.MULTILINE)
 PARTS: dict[str, Callable[..., str]] = {
@@ -19,6 +19,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "estimate-keys": keys.estimate_keys,
     "estimate-schema": keys.estimate_schema,
     "plan": plan.plan_tables,
+    "steps": steps.step_table,
 }
 
 
