@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 MAX_NOT_RUN = 3
+ROOMS = ("src", "tests", "docs", "examples", "benchmarks", "papers", "scripts")
+INVENTED = {"methods/wider.py"}  # files that a reader is told to write
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 # Commands that take seconds are run; of the others only the options are checked.
@@ -126,6 +128,17 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in _LINK.findall(text):
         if not target.startswith(("http://", "https://", "mailto:")):
             assert (page.parent / target).exists(), f"{_name(page)} links to {target}"
+
+
+_FILE = re.compile(r"`([\w/]+\.py)`")
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=_name)
+def test_files_that_are_named_exist(page: Path) -> None:
+    everything = [path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    for name in _FILE.findall(page.read_text(encoding="utf-8")):
+        known = any(f"/{path}".endswith(f"/{name}") for path in everything)
+        assert known or name in INVENTED, f"{_name(page)} names {name}"
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=_name)
