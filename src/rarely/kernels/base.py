@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class State:
         Positions are large and are written over the old ones: a step uses its state up, and who wants to keep one
         takes a `copy`.
         """
-        changes = {}
+        changes: dict[str, Any] = {}
         for name in ("position", "score", "gradient", "log_density"):
             old, new = getattr(self, name), getattr(proposal, name)
             if old is None or new is None:
@@ -86,11 +86,13 @@ class State:
         """The chains of all states in one population; step sizes kept per problem are the last state's."""
         first, last = states[0], states[-1]
         names = [name for name in first._per_chain if getattr(last, name) is not None]
-        return replace(last, **{name: torch.cat([getattr(state, name) for state in states], 1) for name in names})
+        joined: dict[str, Any] = {name: torch.cat([getattr(state, name) for state in states], 1) for name in names}
+        return replace(last, **joined)
 
     def _change(self, function: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> State:
         values = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: function(value) for name, value in values.items() if value is not None})
+        changed: dict[str, Any] = {name: function(value) for name, value in values.items() if value is not None}
+        return replace(self, **changed)
 
 
 _TENSORS = tuple(spec.name for spec in fields(State) if spec.name != "own_scale")
