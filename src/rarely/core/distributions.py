@@ -110,7 +110,7 @@ def _quantile(base: Any) -> Any:
 def _placed(transform: Any, z: Tensor) -> Any:
     """The transform on the device of z."""
     if isinstance(transform, laws.AffineTransform):
-        return laws.AffineTransform(*(torch.as_tensor(v).to(z) for v in (transform.loc, transform.scale)))
+        return laws.AffineTransform(torch.as_tensor(transform.loc).to(z), torch.as_tensor(transform.scale).to(z))
     if isinstance(transform, laws.PowerTransform):
         return laws.PowerTransform(torch.as_tensor(transform.exponent).to(z))
     return transform
