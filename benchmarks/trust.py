@@ -3,8 +3,8 @@
     RARELY_DATA=... python benchmarks/trust.py [FAMILY ...] [--repeats 20] [--part tuned|kept|all] [--decisions]
 
 An answer counts as trusted unless its outcome is `stalled`; it covers when the 95 % interval (or the bound, where there
-is no number) holds the truth. Families are of two kinds: those that methods and thresholds were tuned on, and those kept
-back, which are looked at once a change is finished; docs/benchmarks.md says so beside the table.
+is no number) holds the truth. Families are of two kinds: those that methods and thresholds were tuned on, and those
+kept back, which are looked at once a change is finished; docs/benchmarks.md says so beside the table.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ ALL: dict[str, Family] = {}
 
 def family(part: str) -> Callable[[Callable[[], dict[str, Case]]], Callable[[], dict[str, Case]]]:
     def add(make: Callable[[], dict[str, Case]]) -> Callable[[], dict[str, Case]]:
-        ALL[make.__name__] = Family(part, make)
+        ALL[make.__name__] = Family(part, functools.cache(make))
         return make
 
     return add

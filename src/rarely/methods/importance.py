@@ -15,6 +15,7 @@ from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, Number, Searched, Witnesses, gather_witnesses, join_witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
+from rarely.core.thresholds import FULL_COVARIANCE, WEIGHTS_SHARE
 from rarely.methods.base import Run, progress
 from rarely.methods.islands import evidence_of
 from rarely.methods.line_sampling import MODEL_ERROR
@@ -35,7 +36,7 @@ _FEW_POINTS = 8  # of a referee that show where it looked
 _UNCOVERED, _MARGIN = 0.04, 1.5  # share of its points that may lie where weights exceed the largest by so many nats
 _PROBABLE = 0.2  # share of the first proposal that stands at most probable points
 _WORTH = 7.0  # nats by which the half-space of one may lie under the best one's
-_FULL, _SUBSPACE = 12, 8  # dimensions up to which a proposal lives in all of z-space, and of its subspace above
+_SUBSPACE = 8  # dimensions of a proposal that does not live in all of z-space
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class ImportanceSampling:
         return samples // _GROUPS * _GROUPS if samples >= _FEWEST else 0
 
     def _sampled(self, part: Batch, starts: Sequence[Tensor], samples: int, found: list[Weighed], rng: Rng) -> Run:
-        space = _Space(None if starts[0].shape[1] <= _FULL else _bases(part, starts))
+        space = _Space(None if starts[0].shape[1] <= FULL_COVARIANCE else _bases(part, starts))
         proposal = self._proposal(part, space, starts, samples, rng)
         wanted, done = torch.ones(len(part)), 0
         while True:
@@ -133,9 +134,9 @@ class ImportanceSampling:
             yield progress("importance sampling", part, [one.log_prob for one in found], int((wanted > done).sum()))
 
     def _rounds(self, one: Weighed, left: float, samples: int) -> float:
-        """Rounds of samples that bring the standard deviation to half the target, if the first says how many."""
+        """Rounds of samples that the target asks for, as far as the first one tells."""
         std = Replicates(one.groups()).std
-        goal = (std / (0.5 * self.target_error)) ** 2 if math.isfinite(std) else 1.0
+        goal = (std / (WEIGHTS_SHARE * self.target_error)) ** 2 if math.isfinite(std) else 1.0
         return max(1, math.floor(min(math.ceil(goal), self.max_rounds, 1 + left / samples)))
 
     def _proposal(self, part: Batch, space: _Space, starts: Sequence[Tensor], samples: int, rng: Rng) -> NormalMixture:

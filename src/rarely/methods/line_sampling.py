@@ -14,6 +14,7 @@ from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, Number, Searched, join_witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
+from rarely.core.thresholds import LINES_SHARE
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.lines import Line, find_lines, stack_lines
 from rarely.methods.modes import search_calls
@@ -101,10 +102,9 @@ class LineSampling:
         for second in (False, True):
             if second:
                 purse = _left(batch)
-                sizes = [
-                    self._second_size(regions[k.owner], k, first, cost[k.owner], purse[k.owner])
-                    for k, first in zip(plan, sizes, strict=True)
-                ]
+                more = [self._growth(region, *each) for region, *each in zip(regions, cost, purse, strict=True)]
+                least = {id(line) for region in regions for line in region.negligible()}
+                sizes = [0 if id(k) in least else n * more[k.owner] for k, n in zip(plan, sizes, strict=True)]
             before = batch.calls()
             for chains in sorted(set(sizes) - {0}):
                 group = [line for line, c in zip(plan, sizes, strict=True) if c == chains]
@@ -124,16 +124,17 @@ class LineSampling:
         """Chains of a first round that tells how large the second must be; fewer of each where lines are many."""
         return max(2, min(self.chains, _FIRST_CHAINS // len(region.lines)))
 
-    def _second_size(self, region: LinedRegion, line: Line, first: int, cost: Tensor, left: float) -> int:
-        """Chains that bring the standard deviation to the target, a multiple of the first round's; 0 when none.
+    def _growth(self, region: LinedRegion, cost: Tensor, left: float) -> int:
+        """How many times the first round's chains bring the standard deviation to the target; 0 when none.
 
         Fixed after the first round, so that stopping depends on nothing that is averaged later but that round.
         """
-        if not math.isfinite(region.std) or line in region.negligible():
+        std = region.std
+        if not math.isfinite(std):
             return 0
         affordable = 0.7 * left / max(1, int(cost))
-        wanted = math.ceil((region.std / (0.7 * self.target_error)) ** 2 - 1)
-        return first * int(max(0, min(wanted, self.growth, affordable)))
+        wanted = math.ceil((std / (LINES_SHARE * self.target_error)) ** 2 - 1)
+        return int(max(0, min(wanted, self.growth, affordable)))
 
     def _round(self, batch: Batch, lines: Sequence[Line], chains: int, rng: Rng) -> None:
         """One population of `chains` chains per replicate of every line, all in one batch."""
@@ -179,10 +180,11 @@ class LinedRegion:
 
     def negligible(self) -> list[Line]:
         """The least of the lines, as many as hold a small share of p together."""
-        least, total = [], 0.0
-        for line in sorted(self.lines, key=lambda line: line.log_mean):
-            total += math.exp(line.log_mean - self.log_prob)
-            if total > _NEGLIGIBLE:
+        least, share, total = list[Line](), 0.0, self.log_prob
+        means = [line.log_mean for line in self.lines]
+        for mean, line in sorted(zip(means, self.lines, strict=True), key=lambda both: both[0]):
+            share += math.exp(mean - total)
+            if share > _NEGLIGIBLE:
                 break
             least.append(line)
         return least
@@ -196,9 +198,11 @@ class LinedRegion:
         values = self.replicates()
         if not values or max(values) == -math.inf:
             return "no line reaches a violation"
-        if any(line.beyond < 0.5 for line in self.lines if line.log_mean > self.log_prob - 2):
+        least = Replicates(tuple(values)).log_prob - 2
+        large = [line for line in self.lines if line.log_mean > least]
+        if any(line.beyond < 0.5 for line in large):
             return "lines cross the boundary many times"
-        if any(min(line.alive) < _ALIVE for line in self.lines if line.log_mean > self.log_prob - 2):
+        if any(min(line.alive) < _ALIVE for line in large):
             return "few lines reach the violating region"
         spread = float(torch.tensor(values).std())
         return f"replicates scatter by {spread:.1f} in log p" if not spread < _SCATTER else None

@@ -29,6 +29,7 @@ _FAR, _GRADIENTS = 8.0, 64  # standard deviations out to which gradients are tak
 _EXTRA = 16  # distinct directions of far gradients that are followed, beside one for each way to fail
 _SHRINK = 0.7  # of a distance guessed from one gradient: no way is given up that may be this much nearer
 _ROUNDS = 6  # improvements of a direction
+_BEYOND = 1.1  # of the step to where a score would be 0
 _POINTS = 24  # violating points that start a search of their own
 
 
@@ -43,8 +44,13 @@ class Mode:
 
 
 def search_modes(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> list[Mode]:
-    """Directions of every problem, improved; `starts` may hold violating points (n, d) that begin searches, too."""
-    first = _from_gradients(batch, rng) + _from_points(batch, starts)
+    """Directions of every problem, improved; `starts` may hold violating points (n, d) that begin searches, too.
+
+    A score without any slope, a quantised one say, has none: violating points alone do not tell where near ones lie.
+    """
+    first = _from_gradients(batch, rng)
+    sloped = {mode.owner for mode in first}
+    first += _from_points(batch, [points if row in sloped else None for row, points in enumerate(starts)])
     if not first:
         return []
     owners, ways = torch.tensor([mode.owner for mode in first]), torch.tensor([mode.way for mode in first])
@@ -124,19 +130,25 @@ def _from_points(batch: Batch, starts: Sequence[Tensor | None]) -> list[Mode]:
 class FarDraws:
     """Inputs from a law that is `sigma` times as wide, and the violations among them brought back to typical ones.
 
-    A half-space at distance b is met with probability Phi(-b / sigma), whatever the dimension. Moves that keep
-    p(z | violation) take what was met there to what is typical in its own region: no climb from the middle is needed.
+    A half-space at distance b is met with probability Phi(-b / sigma), whatever the dimension. What is bounded is
+    hardly ever met: where there are gradients some of the draws climb to it. Moves that keep p(z | violation) take
+    what was found to what is typical in its own region: no climb from the middle is needed.
     """
 
     draws: int = 2000
     sigma: float = 3.0
     kept: int = 64
     steps: int = 24
+    climbing: int = 64
+    climbs: int = 5
 
     def points(self, batch: Batch, rng: Rng) -> list[Tensor | None]:
         """Violating points (n, d) of each problem, None where none was met."""
         z = self.sigma * rng.normal((len(batch), self.draws, batch.inputs.normal_dim or 0), batch.dtype)
         scores = batch.score_normal(z)
+        if batch.network.differentiable:
+            z = torch.cat([z, self._climbed(batch, z[:, : self.climbing])], 1)
+            scores = torch.cat([scores, batch.score_normal(z[:, self.draws :])], 1)
         hits = [(row >= 0).nonzero().squeeze(1) for row in scores]
         rows = [b for b, own in enumerate(hits) if len(own)]
         found: list[Tensor | None] = [None] * len(batch)
@@ -153,6 +165,15 @@ class FarDraws:
         for j, b in enumerate(rows):
             found[b] = moved.position[j, : min(self.kept, len(hits[b]))]
         return found
+
+    def _climbed(self, batch: Batch, z: Tensor) -> Tensor:
+        """Newton's steps from (B, n, d) to where the score is 0 by its slope, and a little farther."""
+        for _ in range(self.climbs):
+            score, slope = batch.gradient_normal(z)
+            size = _BEYOND * (-score).clamp_min(0.0) / slope.square().sum(-1).clamp_min(1e-30)
+            step = torch.nan_to_num(size.unsqueeze(-1) * slope)
+            z = z + step * (_FAR / step.norm(dim=-1, keepdim=True).clamp_min(_FAR))
+        return z
 
 
 def _mixed(z: Tensor, hits: Tensor, count: int) -> Tensor:

@@ -33,6 +33,9 @@ SURE = 0.999  # confidence at which a number and independent inputs, or a proof,
 _BELOW, _BELOW_MORE = 3.0, 0.05  # standard deviations, and nats, by which another method may exceed a number
 _NEGLIGIBLE = 0.02  # share of p that an unknown component may hold
 _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, from which a number has no digits
+# Standard deviation of log p, and share of it, from which a referee confirms nothing. Lines have been held against each
+# of its violations (methods/unseen.py), so that it need not be as sure of how many there are.
+_WEAK = {"weights": (0.5, 0.025), "lines": (1.0, 0.08)}
 _EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
 _NOTHING = Bracket(-math.inf, 0.0, "nothing")
@@ -209,7 +212,7 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
         if split is None and levels is not None and count is None:
             return number, refusal
     if split is not None:
-        exact = [n for n in (count,) if n is not None and (apart(split, n) or apart(n, split))]
+        exact = [n for n in (count,) if n is not None and apart(split, n)]
         against = next((n for n in (*exact, *sound) if n in exact or apart(split, n)), None)
         if against is None or split.doubt:
             return split, split.lost
@@ -224,8 +227,12 @@ def _unconfirmed(number: Number, referees: Sequence[Number], split: Number | Non
     against = next((n for n in referees if not _agrees(number, n)), None)
     if against is not None:
         return _contradiction(number, against)
-    if referees or (split is None and levels is None):  # confirmed; or nothing else was asked
-        return ""
+    weak, share = _WEAK.get(number.family, (0.0, 0.0))
+    if any(n.std <= max(weak, share * abs(n.log_prob)) for n in referees) or (split is None and levels is None):
+        return ""  # confirmed; or nothing else was asked
+    if referees:
+        told = f"{referees[0].method}, log p = {referees[0].log_prob:.2f} ± {referees[0].std:.2f},"
+        return f"{told} is too uncertain to confirm {number.method}"
     if split is not None:
         return f"splitting, which is doubtful itself, does not confirm {number.method}"
     assert levels is not None
@@ -238,7 +245,7 @@ def _agrees(number: Number, referee: Number) -> bool:
     One that lost a region is compared with what the number says of the rest: where the referee's own violations lie.
     """
     if referee.family == COUNTS:
-        return not (apart(number, referee) or apart(referee, number))
+        return not apart(number, referee)
     if number.seen is not None and number.log_prob > referee.log_prob:
         return not apart(replace(number, statistic=number.seen), referee)
     return not apart(number, referee)
@@ -256,6 +263,8 @@ def apart(number: Number, other: Number) -> bool:
         return False
     # Populations are skewed: most runs of a few islands end too low, so that only what is far above them refutes them.
     far = number.statistic.lower(SURE) > other.statistic.upper(SURE)
+    if COUNTS in (number.family, other.family):  # one lucky hit has no standard deviation to speak of
+        return far or other.statistic.lower(SURE) > number.statistic.upper(SURE)
     return far or gap > _BELOW * error + _BELOW_MORE
 
 

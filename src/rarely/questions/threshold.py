@@ -11,19 +11,22 @@ from enum import Enum
 from rarely.core import evidence as records
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.evidence import Evidence, Witnesses
+from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Witnesses
 from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.core.thresholds import CHANCE, DRAWN
 from rarely.methods.base import Run
+from rarely.questions.case import Case
 from rarely.questions.conclude import Belief, believe
 from rarely.questions.estimate import check_confidence, learn, witnesses_of
 from rarely.questions.result import Estimate, Outcome, plain
-from rarely.questions.strategy import Auto, Case
+from rarely.questions.strategy import SEARCH, Auto
 from rarely.stats.sequential import draws_needed, log_evidence_above, log_evidence_below
 
+PROVED = "proof"
+_BOUNDED = 1.0  # seconds that `test` gives to bounds, between which it counts in few dimensions
 _DOUBLINGS = 7  # times that the draws which would accept without a violation may be doubled
 
 
@@ -82,11 +85,10 @@ class Below:
     def order(self) -> tuple[str, ...]:
         """Draws before populations where the threshold is not rare, and after everything else where it is."""
         proofs = ("attack", "proof", "bracket") if self.rigorous else ()
-        populations = ("splitting", "importance sampling", "line sampling", "larger splitting")
         if self.p_max >= DRAWN:
-            return (*proofs, "draws", "draws until decided", *populations)
+            return (*proofs, "draws", "draws until decided", *SEARCH)
         between = ("counting between bounds",) if self.rigorous else ()
-        return (*proofs, "draws", *populations, *between, "draws until decided")
+        return (*proofs, "draws", *SEARCH, *between, "draws until decided")
 
     @property
     def draws(self) -> int:
@@ -101,36 +103,37 @@ class Below:
         return list(evidence)
 
     def reached(self, case: Case) -> bool:
-        return self.rule(case.belief)[0] is not Ruling.UNDECIDED
+        ruling, _, by = self.rule(case.belief)
+        return ruling is not Ruling.UNDECIDED and by != SPLITTING  # what splitting says alone can still be contradicted
 
-    def rule(self, belief: Belief) -> tuple[Ruling, str, bool]:
-        """The ruling, why, and whether it is proved."""
+    def rule(self, belief: Belief) -> tuple[Ruling, str, str]:
+        """The ruling, why, and by what: PROVED or the family of a number."""
         log_max, proved = math.log(self.p_max), belief.bracket
         if proved.log_upper < log_max:
-            return Ruling.ACCEPTED, f"p < {self.p_max:g} by proof: {proved.sentence}", True
+            return Ruling.ACCEPTED, f"p < {self.p_max:g} by proof: {proved.sentence}", PROVED
         if proved.log_lower > log_max:
-            return Ruling.REJECTED, f"p > {self.p_max:g} by proof: {proved.sentence}", True
+            return Ruling.REJECTED, f"p > {self.p_max:g} by proof: {proved.sentence}", PROVED
         draws, enough = belief.draws, -math.log(1 - self._side)
         if log_evidence_below(draws.hits, draws.n, self.p_max) >= enough:
-            return self._by_statistics(Ruling.ACCEPTED, draws.sentence)
+            return self._by_statistics(Ruling.ACCEPTED, draws.sentence, COUNTS)
         if log_evidence_above(draws.hits, draws.n, self.p_max) >= enough:
-            return self._by_statistics(Ruling.REJECTED, draws.sentence)
+            return self._by_statistics(Ruling.REJECTED, draws.sentence, COUNTS)
         number = belief.number
         if belief.outcome is not Outcome.VIOLATED or number is None:
             needed = f"{draws_needed(self.p_max, self._side):,} without one would accept"
-            return Ruling.UNDECIDED, "; ".join((f"{draws.sentence}, {needed}", *belief.notes)), False
+            return Ruling.UNDECIDED, "; ".join((f"{draws.sentence}, {needed}", *belief.notes)), ""
         told = f"{number.method} says {number.sentence}"
         told += f", assuming that {number.assumes}" if number.assumes else ""
         if number.statistic != draws.statistic:  # the draws have spoken, with an error of their own
             if number.statistic.upper(self._side) < log_max:
-                return self._by_statistics(Ruling.ACCEPTED, told)
+                return self._by_statistics(Ruling.ACCEPTED, told, number.family)
             if number.statistic.lower(self._side) > log_max:
-                return self._by_statistics(Ruling.REJECTED, told)
-        return Ruling.UNDECIDED, f"too near to p = {self.p_max:g}: {told}", False
+                return self._by_statistics(Ruling.REJECTED, told, number.family)
+        return Ruling.UNDECIDED, f"too near to p = {self.p_max:g}: {told}", ""
 
-    def _by_statistics(self, ruling: Ruling, told: str) -> tuple[Ruling, str, bool]:
+    def _by_statistics(self, ruling: Ruling, told: str, family: str) -> tuple[Ruling, str, str]:
         sign = "<" if ruling is Ruling.ACCEPTED else ">"
-        return ruling, f"p {sign} {self.p_max:g} by statistics at {self.confidence:g}: {told}", False
+        return ruling, f"p {sign} {self.p_max:g} by statistics at {self.confidence:g}: {told}", family
 
 
 def test(
@@ -152,7 +155,7 @@ def test(
     used first.
     """
     goal = Below(_checked(p_max), confidence, rigorous=False)
-    return _decide(problem, goal, Auto(proof_seconds=0.0), seed, device, max_evaluations, timeout, known)
+    return _decide(problem, goal, Auto(proof_seconds=_BOUNDED), seed, device, max_evaluations, timeout, known)
 
 
 def certify(
@@ -182,11 +185,11 @@ def _checked(p_max: float) -> float:
 
 
 def _decide(
-    problem: Problem, goal: Below, auto: Auto, seed: int, device: str, calls: int | None, timeout: float | None,
+    problem: Problem, goal: Below, auto: Auto, seed: int, device: str, most: int | None, timeout: float | None,
     known: Estimate | Decision | None,
 ) -> Decision:  # fmt: skip
     check_confidence(goal.confidence)
-    spend, found = Spend(1, calls, timeout), list[Evidence]()
+    spend, found = Spend(1, most, timeout), list[Evidence]()
 
     def pursue(batch: Batch, rng: Rng) -> Run:
         return auto.pursue(batch, rng, goal, known.evidence if known is not None else ())
@@ -195,8 +198,6 @@ def _decide(
         [problem], pursue, spend, Execution(device=device), seed, auto.at_once, lambda b, r, e: found.extend(e)
     ):
         pass
-    ruling, sentence, proved = goal.rule(believe(found))
-    return Decision(
-        ruling, goal.p_max, 1.0 if proved else goal.confidence, sentence, int(spend.evaluations), int(spend.gradients),
-        spend.seconds, tuple(found), witnesses_of(found),
-    )  # fmt: skip
+    ruling, sentence, by = goal.rule(believe(found))
+    confidence, calls = 1.0 if by == PROVED else goal.confidence, (int(spend.evaluations), int(spend.gradients))
+    return Decision(ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found))

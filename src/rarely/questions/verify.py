@@ -18,10 +18,11 @@ from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.methods.base import Run
+from rarely.questions.case import Case
 from rarely.questions.conclude import believe
 from rarely.questions.estimate import learn, witnesses_of
 from rarely.questions.result import Estimate, Outcome, plain
-from rarely.questions.strategy import Auto, Case
+from rarely.questions.strategy import Auto
 
 Judge = Callable[[Tensor], int | None]  # candidates (n, *event), best first: which of them stands, if any
 
@@ -123,9 +124,8 @@ def _conclude(found: Sequence[Sequence[Evidence]], late: bool) -> tuple[Status, 
     if beliefs and all(belief.outcome is Outcome.PROVED_SAFE for belief in beliefs):
         proofs = [e for part in found for e in part if isinstance(e, Bracket)]
         boxes = sum(proof.boxes for proof in proofs)
-        return "unsat", proofs[0].sentence if len(
-            proofs
-        ) == 1 else f"{len(proofs)} parts proved, {boxes:,} pieces in all"
+        told = f"{len(proofs)} parts proved, {boxes:,} pieces in all"
+        return "unsat", proofs[0].sentence if len(proofs) == 1 else told
     notes = [note for belief in beliefs for note in belief.notes]
     told = "; ".join(dict.fromkeys([beliefs[0].draws.sentence, *notes])) if beliefs else "nothing was learnt"
     return "timeout" if late else "unknown", f"statistics, not a proof: {told}"

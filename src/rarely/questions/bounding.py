@@ -1,0 +1,89 @@
+"""Steps of `Auto` that rest on bounds, and the attacks that spare them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rarely.core.batch import Batch
+from rarely.core.evidence import Bracket
+from rarely.core.rng import Rng
+from rarely.core.thresholds import BOXES, BRACKETED, QUICK_COUNT, SEARCHED
+from rarely.methods.attack import Attack
+from rarely.methods.counting import Counting
+from rarely.methods.proofs import Brackets, Proofs
+from rarely.questions.case import Case, Goal, Work, dimension, learn
+
+_CLIMBS = (Attack(64, 16, 10), *(Attack(1000, 64, 40),) * 4, *(Attack(4000, 256, 60),) * 5)
+_CLIMBED = 0.4  # share of the seconds left that they may take
+
+
+@dataclass(frozen=True)
+class Bounding:
+    """Proofs, brackets and counts between bounds; `proof_boxes` limits them by work, so that no clock has a say."""
+
+    target_error: float
+    proof_seconds: float
+    proof_boxes: int | None
+
+    @property
+    def _proves(self) -> bool:
+        return self.proof_seconds > 0 if self.proof_boxes is None else self.proof_boxes > 0
+
+    @property
+    def _seconds(self) -> float:
+        """For bounds; where boxes limit them no clock has a say."""
+        return self.proof_seconds if self.proof_boxes is None else math.inf
+
+    def unsettled(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self._proves and batch.network.module is not None and not case.witnessed
+
+    def provable(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self.unsettled(batch, case, goal) and dimension(batch) <= SEARCHED
+
+    def attack(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from learn(Attack(), batch, cases, goal, rng)
+
+    def prove(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from learn(Proofs(self.proof_seconds, self.proof_boxes, quick=True), batch, cases, goal, rng)
+
+    def bracketable(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self._proves and batch.network.module is not None and dimension(batch) <= BRACKETED
+
+    def bracket(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        def enough(row: int, bracket: Bracket) -> bool:
+            return goal.reached(Case(row, [*cases[row].evidence, bracket]))
+
+        yield from learn(Brackets(self.proof_seconds, enough), batch, cases, goal, rng)
+
+    def never_violated(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self.proof_boxes is None and self.unsettled(batch, case, goal)
+
+    def unwitnessed(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return not case.witnessed
+
+    def climb(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        """Attacks, each larger than the one before, for some of the time."""
+        with batch.spend.within(_CLIMBED * batch.spend.left_seconds):
+            for attack in _CLIMBS:
+                yield from learn(attack, batch, cases, goal, rng)
+                if batch.spend.late or all(goal.reached(case) for case in cases):
+                    return
+
+    def prove_longer(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from learn(Attack(), batch, cases, goal, rng)
+        yield from learn(Proofs(self.proof_seconds, share=goal.patience), batch, cases, goal, rng)
+
+    def boxed(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self.opened(batch, case, goal) and dimension(batch) <= SEARCHED
+
+    def count_soon(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        most = BOXES if self.proof_boxes is None else min(BOXES, self.proof_boxes)
+        count = Counting(self._seconds, most, self.target_error, QUICK_COUNT)
+        yield from learn(count, batch, cases, goal, rng)
+
+    def opened(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return self._proves and batch.network.module is not None
+
+    def count_between(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from learn(Counting(self._seconds, self.proof_boxes, self.target_error), batch, cases, goal, rng)

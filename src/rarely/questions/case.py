@@ -1,0 +1,117 @@
+"""One problem on its way to an answer: what is known of it, what is asked, and what a step is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rarely.core.batch import Batch
+from rarely.core.evidence import SPLITTING, Evidence, Found, Levels, Number
+from rarely.core.rng import Rng
+from rarely.inputs.mixture import Mixture
+from rarely.methods.base import Estimator, Progress
+from rarely.questions.conclude import Belief, believe
+
+Work = Generator[Progress, None, None]
+
+
+class Goal(Protocol):
+    """What is asked."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the steps to take, in turn."""
+        ...
+
+    @property
+    def draws(self) -> int:
+        """Independent inputs that could answer it on their own; 0 where that depends on what is found."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """Share of the seconds left that a longer proof may take."""
+        ...
+
+    def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        """What of new evidence counts for this question."""
+        ...
+
+    def reached(self, case: Case) -> bool:
+        """Whether no step has to follow."""
+        ...
+
+
+@dataclass
+class Case:
+    """One problem: what is known of it."""
+
+    row: int
+    evidence: list[Evidence]
+    points: Tensor | None = None  # violating points (n, d) of z-space in which most populations ended
+    held: Tensor | None = None  # those of every fourth, which check what was built on the others
+    far: Tensor | None = None  # violating points that draws from far out have led to
+    scale: int = 1  # size of the last populations over the referee's
+    cost: int = 0  # calls of the referee
+    _believed: tuple[int, Belief] | None = field(default=None, repr=False)
+
+    @property
+    def belief(self) -> Belief:
+        if self._believed is None or self._believed[0] != len(self.evidence):
+            self._believed = len(self.evidence), believe(self.evidence)
+        return self._believed[1]
+
+    @property
+    def witnessed(self) -> bool:
+        return any(isinstance(e, Found) and len(e.witnesses) for e in self.evidence)
+
+    @property
+    def split(self) -> Number | Levels | None:
+        """The last word of splitting."""
+        said = [e for e in self.evidence if isinstance(e, Levels) or (isinstance(e, Number) and e.family == SPLITTING)]
+        return said[-1] if said else None
+
+    @property
+    def rivals(self) -> list[Number]:
+        """Numbers of methods other than splitting that these stand by."""
+        return [e for e in self.evidence if isinstance(e, Number) and e.family != SPLITTING and not e.doubt]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to learn, why, and for which cases."""
+
+    why: str
+    wanted: Callable[[Batch, Case, Goal], bool]
+    work: Callable[[Batch, list[Case], Goal, Rng], Work]
+
+
+def learn(method: Estimator, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+    """Run a method for all of some cases, the rows of the batch."""
+    learnt = yield from method.run(batch, rng)
+    note(cases, learnt, goal)
+
+
+def note(cases: Sequence[Case], learnt: Sequence[Sequence[Evidence]], goal: Goal) -> None:
+    for case, evidence in zip(cases, learnt, strict=True):
+        case.evidence += goal.admitted(evidence)
+
+
+def part_of(batch: Batch, cases: Sequence[Case], some: Sequence[Case]) -> Batch:
+    """The rows of some of the cases of a batch."""
+    place = {id(case): i for i, case in enumerate(cases)}
+    return batch.take(torch.tensor([place[id(case)] for case in some]))
+
+
+def dimension(batch: Batch) -> int:
+    return math.prod(batch.inputs.event_shape)
+
+
+def mixture_of(batch: Batch, case: Case) -> Mixture | None:
+    inputs = batch.problems[int(batch.rows[case.row])].inputs
+    return inputs if isinstance(inputs, Mixture) else None

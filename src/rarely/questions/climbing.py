@@ -1,0 +1,178 @@
+"""Steps of `Auto` that climb: splitting, what draws from far out add to it, and faster methods that it checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rarely.core.batch import Batch
+from rarely.core.evidence import Number, Searched, pooled
+from rarely.core.rng import Rng
+from rarely.core.spend import Exhausted
+from rarely.core.thresholds import COUNTED_SHARE, FEW_DIMENSIONS, FITTED, LARGEST, LOST, REFEREE_ERROR, REFEREE_SHARE
+from rarely.methods.base import progress
+from rarely.methods.importance import ImportanceSampling
+from rarely.methods.islands import evidence_of
+from rarely.methods.line_sampling import LineSampling
+from rarely.methods.modes import FarDraws, unseen_points
+from rarely.methods.splitting import Splitting
+from rarely.methods.unseen import compare
+from rarely.questions.case import Case, Goal, Work, mixture_of, note, part_of
+from rarely.questions.conclude import apart
+from rarely.questions.result import Outcome
+
+FAR = "draws from far out"
+_WALKERS = 500  # particles of an island of the random walk, which mixes less
+
+
+@dataclass(frozen=True)
+class Climbing:
+    """The referee and what it judges."""
+
+    target_error: float
+    log_p_min: float
+    islands: int
+    particles: int
+
+    def size(self, batch: Batch) -> int:
+        """Particles of an island of the referee."""
+        if batch.inputs.normal_dim is None:
+            return max(_WALKERS, self.particles)
+        return self.particles * (FEW_DIMENSIONS if batch.inputs.normal_dim <= FITTED else 1)
+
+    def rare(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return not pooled(case.evidence).flat and case.split is None and mixture_of(batch, case) is None
+
+    def split(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        yield from self._populations(batch, cases, goal, rng, 1, "splitting")
+
+    def vague(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """Splitting has a number, and it is not good enough or contradicted."""
+        split = case.split
+        if not isinstance(split, Number) or batch.inputs.normal_dim is None:
+            return False
+        return case.belief.outcome is Outcome.STALLED or split.std > COUNTED_SHARE * self.target_error
+
+    def split_more(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        few = (batch.inputs.normal_dim or math.inf) <= FITTED
+        errors = [self._error(case, few) for case in cases]
+        yield from self._enlarged(batch, cases, goal, rng, errors, "larger splitting")
+
+    def _error(self, case: Case, few: bool) -> float:
+        """Of a larger referee: to decide between methods it need not be as exact as to answer on its own."""
+        split, rivals = case.split, case.rivals
+        assert isinstance(split, Number)
+        if not rivals and not few:
+            return COUNTED_SHARE * self.target_error
+        contradicted = any(apart(rival, split) for rival in rivals)
+        return max(REFEREE_ERROR, (1 if few or contradicted else 2) * REFEREE_SHARE * abs(split.log_prob))
+
+    def unfitted(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return (batch.inputs.normal_dim or math.inf) <= FITTED and self.vague(batch, case, goal)
+
+    def split_most(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        errors = [COUNTED_SHARE * self.target_error] * len(cases)
+        yield from self._enlarged(batch, cases, goal, rng, errors, "largest splitting")
+
+    def _enlarged(
+        self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng, errors: Sequence[float], method: str
+    ) -> Work:
+        """Splitting at the size that an error asks for, problems of one size together."""
+        left = [batch.spend.left(batch.rows[i : i + 1]) for i in range(len(cases))]
+        factors = [self._factor(*each) for each in zip(cases, errors, left, strict=True)]
+        for factor in sorted(set(factors) - {0}):
+            some = [case for case, own in zip(cases, factors, strict=True) if own == factor]
+            yield from self._populations(part_of(batch, cases, some), some, goal, rng, factor, method)
+
+    @staticmethod
+    def _factor(case: Case, error: float, left: float) -> int:
+        """How many times the referee's size, from its own spread, rounded to a power of two so that problems batch."""
+        split = case.split
+        assert isinstance(split, Number)
+        wanted = min(max(case.scale * (split.std / error) ** 2, 2.0 * case.scale), float(LARGEST))
+        affordable = left / max(1, case.cost)
+        return int(2.0 ** math.floor(math.log2(max(min(2.0 ** round(math.log2(wanted)), affordable), 0.5))))
+
+    def _populations(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng, factor: int, method: str) -> Work:
+        walks, size = batch.inputs.normal_dim is None, self.size(batch) * factor
+        splitting = Splitting(size, 0.1, 1, log_p_min=self.log_p_min, islands=self.islands, keep="all")
+        if walks:  # no z-space: the paper's random walk is all there is
+            splitting = replace(splitting, steps="auto", keep="last")
+        before = batch.calls()
+        islands = yield from splitting.populations(batch, rng)
+        for case, group, calls in zip(cases, islands, (batch.calls() - before).tolist(), strict=True):
+            case.evidence += goal.admitted(evidence_of(group, method, calls))
+            found = [i.survivors[:100] for i in group if i.survivors is not None and len(i.survivors)]
+            case.scale, case.cost = factor, case.cost or calls
+            if found and not walks:
+                rest = [f for k, f in enumerate(found) if k % 4]
+                case.points, case.held = torch.cat(rest or found), torch.cat(found[::4])
+            _compare(case)
+
+    def blind(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """Where gradients do not tell, or dimensions are few; with a map from normals."""
+        dimension = batch.inputs.normal_dim
+        return dimension is not None and (dimension <= FITTED or not batch.network.differentiable) and case.far is None
+
+    def draw_far(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        before, method = batch.calls(), FarDraws()
+        found: list[Tensor | None] = [None] * len(cases)
+        with suppress(Exhausted):
+            found = method.points(batch, rng)
+        yield progress(FAR, batch, [0.0] * len(batch), 0)
+        for row, (case, points) in enumerate(zip(cases, found, strict=True)):
+            calls = int((batch.calls() - before)[row])
+            told = f"no violation among {method.draws:,} inputs from a law {method.sigma:g} times as wide"
+            if points is not None:
+                case.far, told = points, f"{len(points)} violations met far out and brought back"
+                _compare(case)
+            case.evidence.append(Searched(FAR, told, calls))
+
+    def few_inputs(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        known = case.points is not None or case.far is not None
+        return (batch.inputs.normal_dim or math.inf) <= FITTED and known
+
+    def learnt(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        return case.scale > 1 and self.few_inputs(batch, case, goal)
+
+    def weigh(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        sampler = ImportanceSampling(target_error=self.target_error)
+        starts = [_joined(case.points, case.far) for case in cases]
+        learnt = yield from sampler.weigh(batch, starts, rng, [case.held for case in cases])
+        note(cases, learnt, goal)
+
+    def smooth(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        # An input model may say that it is all steps: lines along no slope would spend calls and find nothing.
+        smooth = batch.network.differentiable and getattr(batch.inputs, "smooth", True)
+        # In few dimensions a proposal that does not fit is no place for lines either: a larger referee decides.
+        return smooth and (batch.inputs.normal_dim or 0) > FITTED and case.split is not None
+
+    def draw_lines(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
+        regions = yield from LineSampling(target_error=self.target_error).lines(batch, starts, rng)
+        looks = compare(batch, regions, [case.held for case in cases])
+        spent = (batch.calls() - before).tolist()
+        both = zip(regions, spent, looks, strict=True)
+        learnt = [region.evidence(calls, look.unseen, look.lines) for region, calls, look in both]
+        note(cases, learnt, goal)
+
+
+def _compare(case: Case) -> None:
+    """Whether the referee has been where draws from far out have led."""
+    split = case.split
+    if not isinstance(split, Number) or case.held is None or case.points is None or case.far is None:
+        return
+    share = float(unseen_points(case.far, torch.cat([case.points, case.held])).double().mean())
+    if share > LOST:
+        told = f"{share:.0%} of the violations that {FAR} led to lie where it has none"
+        case.evidence[case.evidence.index(split)] = replace(split, lost=told)
+
+
+def _joined(*points: Tensor | None) -> Tensor | None:
+    some = [p for p in points if p is not None]
+    return torch.cat(some) if some else None
