@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rarely.bounds.graph import Graph, Unprovable
-from rarely.bounds.layers.move import MOVES, handles, move
+from rarely.bounds.layers.move import MOVES, handles, rearrange
 from rarely.bounds.reader import PROBE, READINGS, Handle, Reader, read_module
 
 _SPACES: tuple[Any, ...] = (operator, torch, F, torch._C._nn)
@@ -49,7 +49,7 @@ def _name(function: Any) -> str:
 def _module(r: Reader, module: nn.Module, x: Handle) -> Any:
     for kind in type(module).__mro__:
         if kind in MOVES:
-            return move(r, module, x)
+            return rearrange(r, module, x)
         if kind in READINGS:
             return read_module(READINGS[kind], r, module, x)
     raise Unprovable(f"no relaxation for {type(module).__name__}")
@@ -67,7 +67,7 @@ def _call(r: Reader, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[st
     if name == "getitem" and isinstance(args[0], tuple):
         return args[0][args[1]]
     if name in MOVES:
-        return move(r, call, *args, **kwargs)
+        return rearrange(r, call, *args, **kwargs)
     if name in READINGS:
         return READINGS[name](r, *args, **kwargs)
     raise Unprovable(f"no relaxation for {target}")
@@ -95,7 +95,7 @@ def _walk(traced: torch.fx.GraphModule, r: Reader) -> Handle:
                 out = out[0] if isinstance(out, (tuple, list)) and len(out) == 1 else out
                 if not isinstance(out, Handle):
                     raise Unprovable("a network whose output is not one tensor that depends on the input")
-                return out if len(out.shape) == 1 else move(r, lambda x: x.flatten(1), out)
+                return out if len(out.shape) == 1 else rearrange(r, lambda x: x.flatten(1), out)
             case _:
                 raise Unprovable(f"cannot read {node.format_node()}")
     raise Unprovable("a network without output")

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rarely.core import fused
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
 from rarely.core.stacking import CannotStack, stack
+from rarely.stats import fused
 
 ArrayLike = Tensor | np.ndarray[Any, Any] | Sequence[Any] | float | int
 Shape = tuple[int, ...]
@@ -99,7 +99,7 @@ def event_dims(x: Tensor, event_shape: Shape) -> tuple[int, ...]:
 
 def inside(x: Tensor, low: Tensor, high: Tensor, event_shape: Shape) -> Tensor:
     """Whether (..., *event) lies in the box, (...)."""
-    whole = fused.inside(x, low, high)
+    whole = fused.box_mask(x, low, high)
     if whole is not None and event_shape:
         return whole.flatten(x.ndim - len(event_shape)).amin(-1) > 0
     ok = (x >= low) & (x <= high)

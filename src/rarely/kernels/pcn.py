@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rarely.core import fused
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
 from rarely.kernels.base import State, normal_init, nudge, passes
+from rarely.stats import fused
 
 _FIT_FROM = 12  # chains whose spread says something
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.special import ndtr
 
-from rarely.core import fused
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.input_model import event_dims
 from rarely.core.rng import Rng
 from rarely.kernels.base import State, passes
+from rarely.stats import fused
 from rarely.stats.normal import truncated_quantile
 
 

@@ -15,7 +15,7 @@ from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
 from rarely.methods.base import Progress, Run, progress
 
-NAME = "attack"
+_NAME = "attack"
 _FAR = 6.0  # standard deviations around unbounded inputs that are looked at
 _LONGEST, _SHORTEST = 0.25, 0.0005  # first and last step, in widths of the region: far corners, and slivers nearby
 _FIRM = 1e-4  # of the scores' usual size: higher than this no other arithmetic turns a violation around
@@ -47,7 +47,7 @@ class Attack:
         tried = [0] * len(batch)
         with suppress(Exhausted):
             yield from self._search(batch, found, tried, rng)
-        yield progress(NAME, batch, [0.0] * len(batch), 0)
+        yield progress(_NAME, batch, [0.0] * len(batch), 0)
         spent = (batch.calls() - before).tolist()
         return [_evidence(*three) for three in zip(found, tried, spent, strict=True)]
 
@@ -61,7 +61,7 @@ class Attack:
         score = _possible(batch, x, parts.amax(-1))
         firm = _FIRM * score.abs().nanmedian(1).values
         _keep(found, tried, x, score)
-        yield progress(NAME, batch, [0.0] * len(batch), len(batch))
+        yield progress(_NAME, batch, [0.0] * len(batch), len(batch))
         if not batch.network.differentiable:
             return
         points, way = self._starts(points, parts, score)
@@ -74,7 +74,7 @@ class Attack:
                 return
             length = _LONGEST * (_SHORTEST / _LONGEST) ** (step / max(1, self.steps - 1))
             points = region.moved(points, length, slope)
-            yield progress(NAME, batch, [0.0] * len(batch), len(batch))
+            yield progress(_NAME, batch, [0.0] * len(batch), len(batch))
         x = region.inputs(points)
         _keep(found, tried, x, _possible(batch, x, batch.score(x)))
 
@@ -142,5 +142,5 @@ def _keep(found: list[Witnesses], tried: list[int], x: Tensor, score: Tensor) ->
 
 def _evidence(found: Witnesses, tried: int, calls: int) -> list[Evidence]:
     if len(found):
-        return [Found(NAME, found, calls)]
-    return [Searched(NAME, f"no violation at {tried:,} points, climbing", calls)]
+        return [Found(_NAME, found, calls)]
+    return [Searched(_NAME, f"no violation at {tried:,} points, climbing", calls)]

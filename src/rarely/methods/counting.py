@@ -42,7 +42,7 @@ from rarely.core.thresholds import COUNTED_SHARE, SEARCHED
 from rarely.methods.base import Run, progress
 from rarely.stats.statistic import Binomial
 
-NAME = "counting where bounds leave room"
+COUNTING = "counting where bounds leave room"
 _SHARE = 0.4  # of the seconds that are left, at most, where there is a limit
 _GAP = 1.0  # log U - log p up to which counting is cheaper than more bounds
 _RULED_OUT = 0.99  # share of the inputs that bounds must rule out for all this to pay
@@ -142,7 +142,7 @@ class Counting:
             try:
                 questions[row] = _readable(batch.problems[number])
             except Unprovable as reason:
-                found[row] = [Searched(NAME, str(reason))]
+                found[row] = [Searched(COUNTING, str(reason))]
                 continue
             law, module, outputs = questions[row]
             groups.setdefault((module, law.shape, tuple(A.shape for A, _ in outputs)), []).append(row)
@@ -171,7 +171,7 @@ class Counting:
                 graph = build(module, laws[0].shape)
         except (Unprovable, Exhausted) as reason:
             broke = isinstance(reason, Exhausted)
-            return [[Searched(NAME, str(reason) or "the budget is spent", broke=broke)]] * len(part)
+            return [[Searched(COUNTING, str(reason) or "the budget is spent", broke=broke)]] * len(part)
         stacked = [tuple(torch.stack([own[p][k] for own in outputs]) for k in (0, 1)) for p in range(len(outputs[0]))]
         search = Search(laws, [(A, b) for A, b in stacked], graph, planes=True)
         *_, last = search.tighten(seconds, _GAP, self.boxes)
@@ -201,7 +201,7 @@ class Counting:
                 trials, spent, hits = trials + n, spent + len(scores), hits + int((scores >= 0).sum())
                 found.append(gather_witnesses(x[0], scores))
         if not hits:
-            return [Searched(NAME, f"no violation among {spent:,} inputs where bounds leave room", spent)]
+            return [Searched(COUNTING, f"no violation among {spent:,} inputs where bounds leave room", spent)]
         statistic = Binomial(hits, trials, math.log(parts.total), parts.slack)
         note = f"{hits:,} of {trials:,} inputs drawn where bounds leave room violate"
-        return [Number(NAME, COUNTS, statistic, spent, note=note), Found(NAME, join_witnesses(found))]
+        return [Number(COUNTING, COUNTS, statistic, spent, note=note), Found(COUNTING, join_witnesses(found))]

@@ -12,7 +12,7 @@ from torch import Tensor
 from rarely.core.evidence import SPLITTING, Draws, Evidence, Found, Levels, Number, Witnesses, join_witnesses
 from rarely.stats.statistic import Exceeded, LogNormal, Replicates, Statistic
 
-ASSUMES = "the populations lost no part of the violating region"
+_ASSUMES = "the populations lost no part of the violating region"
 _POOR_MIXING = 0.8  # correlation of scores before and after the moves of a level
 _FEW = 0.75  # share of islands that must arrive for their mean to be believed
 
@@ -108,7 +108,7 @@ def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evid
             doubt = "; ".join(filter(None, (doubt, note)))
         levels, acceptance = tuple(arrived[0].levels), tuple(arrived[0].acceptance)
         number = Number(
-            method, SPLITTING, _statistic(islands), calls, ASSUMES, doubt, note, levels, acceptance
+            method, SPLITTING, _statistic(islands), calls, _ASSUMES, doubt, note, levels, acceptance
         )  # fmt: skip
         learnt.append(number)
         calls = 0

@@ -22,7 +22,7 @@ from rarely.methods.tempering import ROOT_CALLS, Lines, Particles, temper
 from rarely.stats.normal import truncated_quantile
 from rarely.stats.statistic import Replicates
 
-ASSUMES = "the lines point to every part of the violating region"
+_ASSUMES = "the lines point to every part of the violating region"
 MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any check to notice
 _NEGLIGIBLE = 0.05  # share of p that lines may have together which are not refined
 _FIRST_CHAINS = 96  # of all lines of a problem in the first round
@@ -215,7 +215,7 @@ class LinedRegion:
         statistic, doubt = Replicates(tuple(values), MODEL_ERROR), "; ".join(filter(None, (weakness, unseen)))
         note = f"{len(self.lines)} line(s)"
         met = Replicates(tuple(self.replicates(seen)), MODEL_ERROR) if seen and len(seen) < len(self.lines) else None
-        found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, ASSUMES, doubt, note, seen=met)]
+        found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, _ASSUMES, doubt, note, seen=met)]
         witnesses = join_witnesses(w for line in self.lines for w in line.witnesses)
         return [*found, Found("line sampling", witnesses)] if len(witnesses) else found
 

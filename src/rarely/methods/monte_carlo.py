@@ -47,30 +47,30 @@ class MonteCarlo:
 
     def run(self, batch: Batch, rng: Rng, known: Sequence[Draws] | None = None) -> Run:
         """`known` are draws of each problem from before, which count towards the goal."""
-        tallies = [Tally(before) for before in known or [Draws(0, 0)] * len(batch)]
+        counts = [Count(before) for before in known or [Draws(0, 0)] * len(batch)]
         before = batch.calls()
-        active = [i for i, tally in enumerate(tallies) if not self._enough(tally)]
+        active = [i for i, count in enumerate(counts) if not self._enough(count)]
         try:
             while active := [i for i in active if batch.spend.left(batch.rows[i : i + 1]) >= 1]:
                 part = batch.take(torch.tensor(active))
-                n = int(min(self.chunk, part.left(), *(self.samples - tallies[i].n for i in active)))
+                n = int(min(self.chunk, part.left(), *(self.samples - counts[i].n for i in active)))
                 n = max(1, batch.spend.rows(n * len(part)) // len(part))
                 x = part.sample(n, rng)
                 scores = part.score(x)
                 check_finite(scores)
-                flat = check_first(scores) if not any(tallies[i].drawn for i in active) else [False] * len(part)
+                flat = check_first(scores) if not any(counts[i].drawn for i in active) else [False] * len(part)
                 for j, i in enumerate(active):
-                    tallies[i].add(x[j], scores[j], flat[j])
-                active = [i for i in active if not self._enough(tallies[i])]
-                yield progress("Monte Carlo", batch, [tally.log_share for tally in tallies], len(active))
+                    counts[i].add(x[j], scores[j], flat[j])
+                active = [i for i in active if not self._enough(counts[i])]
+                yield progress("Monte Carlo", batch, [count.log_share for count in counts], len(active))
         except Exhausted:
             pass
-        yield progress("Monte Carlo", batch, [tally.log_share for tally in tallies], 0)
+        yield progress("Monte Carlo", batch, [count.log_share for count in counts], 0)
         spent = (batch.calls() - before).tolist()
-        return [tally.evidence(calls) for tally, calls in zip(tallies, spent, strict=True)]
+        return [count.evidence(calls) for count, calls in zip(counts, spent, strict=True)]
 
-    def _enough(self, tally: Tally) -> bool:
-        hits, n = tally.hits, tally.n
+    def _enough(self, count: Count) -> bool:
+        hits, n = count.hits, count.n
         if n >= self.samples or (self.hits is not None and hits >= self.hits):
             return True
         # sd of log p-hat is sqrt((1-p)/(p n)); a few hits are needed before that can be believed.
@@ -78,7 +78,7 @@ class MonteCarlo:
 
 
 @dataclass
-class Tally:
+class Count:
     """The count of one problem."""
 
     before: Draws

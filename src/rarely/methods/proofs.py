@@ -15,7 +15,7 @@ from rarely.core.evidence import Bracket, Evidence, Found, Searched, Witnesses
 from rarely.core.rng import Rng
 from rarely.methods.base import Run, progress
 
-NAME = "bounds"
+_NAME = "bounds"
 _SHARE = 0.4  # of the seconds that are left
 
 
@@ -48,7 +48,7 @@ class Proofs:
         spend.count(
             torch.zeros_like(spend.evaluations).index_add_(0, batch.rows, calls), torch.zeros_like(spend.gradients)
         )
-        yield progress(NAME, batch, [0.0] * len(batch), 0)
+        yield progress(_NAME, batch, [0.0] * len(batch), 0)
         return [_evidence(proof, int(n)) for proof, n in zip(proofs, calls, strict=True)]
 
 
@@ -77,8 +77,8 @@ class Brackets:
                 best = Bracket(bounds.log_lower, bounds.log_upper, told, bounds.boxes)
                 if self.enough(row, best):
                     break
-            found.append([best] if best.boxes else [Searched(NAME, "no rigorous bounds on p can be had here")])
-            yield progress(NAME, batch, [0.0] * len(batch), len(batch) - row - 1)
+            found.append([best] if best.boxes else [Searched(_NAME, "no rigorous bounds on p can be had here")])
+            yield progress(_NAME, batch, [0.0] * len(batch), len(batch) - row - 1)
         return found
 
 
@@ -88,5 +88,5 @@ def _evidence(proof: Proof, calls: int) -> list[Evidence]:
         told = f"{pieces}: scores are at most {proof.bound:.3g}"
         return [Bracket(-math.inf, -math.inf, told, proof.boxes, calls)]
     if proof.witness is not None and proof.score is not None:
-        return [Found(NAME, Witnesses(proof.witness.unsqueeze(0), torch.tensor([proof.score])), calls)]
-    return [Searched(NAME, f"no proof by {pieces}{': ' * bool(proof.reason)}{proof.reason}", calls)]
+        return [Found(_NAME, Witnesses(proof.witness.unsqueeze(0), torch.tensor([proof.score])), calls)]
+    return [Searched(_NAME, f"no proof by {pieces}{': ' * bool(proof.reason)}{proof.reason}", calls)]

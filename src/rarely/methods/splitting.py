@@ -15,6 +15,7 @@ from rarely.core.errors import InputError
 from rarely.core.evidence import MAX_WITNESSES, Witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
+from rarely.core.thresholds import LOG_FLOOR
 from rarely.kernels import PCN, Kernel, RandomWalk, State
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.islands import Island, evidence_of
@@ -22,7 +23,6 @@ from rarely.methods.moves import Moved, chains, move
 from rarely.methods.walk import Walk
 from rarely.stats.levels import Selection, ancestors, select
 
-LOG_FLOOR = math.log(1e-100)
 _PATIENCE = 5  # levels in a row without progress before a population counts as stalled (the paper's rule)
 
 _MIN_STEPS = 2  # of steps="auto"

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from rarely.core import fused
+from rarely.stats import fused
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)

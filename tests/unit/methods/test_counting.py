@@ -17,7 +17,7 @@ from rarely.core.evidence import Bracket, Evidence, Found, Number
 from rarely.core.execution import Execution
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
-from rarely.methods.counting import NAME, Counting, Parts
+from rarely.methods.counting import COUNTING, Counting, Parts
 from rarely.questions.estimate import finish
 from rarely.questions.result import Outcome
 
@@ -120,7 +120,7 @@ def test_auto_answers_where_populations_climb_the_wrong_hill(seed: int) -> None:
     problem, exact = _needle()
     found = rarely.estimate(problem, rarely.Auto(proof_boxes=4000), seed=seed)
     assert found.outcome is Outcome.VIOLATED
-    counted = [record for record in found.evidence if record.method == NAME]
+    counted = [record for record in found.evidence if record.method == COUNTING]
     assert isinstance(counted[0], Number)
     assert found.log_prob == counted[0].log_prob
     assert abs(found.log_prob - exact) < 4 * found.log_prob_std < 0.4
@@ -244,7 +244,7 @@ def test_small_polytopes_are_counted_before_anything_climbs(n: int, many: int) -
         proofs = [record for record in found.evidence if isinstance(record, Bracket)]
         assert all(proof.log_lower <= exact <= proof.log_upper for proof in proofs)
         methods = [record.method for record in found.evidence]
-        assert NAME in methods
+        assert COUNTING in methods
         assert not any("splitting" in method for method in methods), "counting sufficed"
 
 

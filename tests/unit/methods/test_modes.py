@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -21,6 +22,14 @@ from rarely.methods.modes import FarDraws, search_calls, search_modes, unseen_po
 def make(d: int, score: Callable[[Tensor], Tensor], calls: int | None = None) -> Batch:
     problem = Problem(lambda x: x, lambda x, y: score(y), Gaussian(torch.zeros(d), 1.0))
     (batch,) = Execution(device="cpu").place([problem], Spend(1, calls))
+    return batch
+
+
+def black(d: int, score: Callable[[Tensor], Tensor], calls: int | None = None) -> Batch:
+    """The same without gradients."""
+    problem = Problem(lambda x: np.asarray(x), lambda x, y: score(y), Gaussian(torch.zeros(d), 1.0))
+    (batch,) = Execution(device="cpu").place([problem], Spend(1, calls))
+    assert not batch.network.differentiable
     return batch
 
 
@@ -117,7 +126,7 @@ def test_a_flat_score_has_no_modes() -> None:
 def test_far_draws_meet_the_second_mode_of_a_black_box_and_bring_it_back(d: int) -> None:
     """At three times the width a plane at distance 5 is met with probability Phi(-5 / 3) = 0.048: 96 of 2,000."""
     for seed in range(5):
-        batch = make(d, lambda x: steep(x.detach()))
+        batch = black(d, steep)
         (points,) = FarDraws().points(batch, Rng(seed))
         (raw,) = FarDraws(steps=0).points(batch, Rng(seed))
         assert points is not None
@@ -137,24 +146,41 @@ def test_far_draws_meet_the_second_mode_of_a_black_box_and_bring_it_back(d: int)
 
 
 def test_far_draws_say_when_they_meet_nothing() -> None:
-    assert FarDraws(draws=500).points(make(3, lambda x: x[:, 0] - 40), Rng(0)) == [None]
-    few = FarDraws(draws=500).points(make(3, lambda x: x[:, 0] - 8.5), Rng(0))[0]
+    assert FarDraws(draws=500).points(black(3, lambda x: x[:, 0] - 40), Rng(0)) == [None]
+    few = FarDraws(draws=500).points(black(3, lambda x: x[:, 0] - 8.5), Rng(0))[0]
     assert few is not None
     assert 0 < len(few) < 10, "no copies beyond what was met"
+    assert FarDraws(draws=500).points(make(3, lambda x: -1 - x[:, 0].square()), Rng(0)) == [None]
+
+
+def test_some_of_the_draws_climb_to_what_is_bounded() -> None:
+    """A ball of radius 1 in twenty dimensions is never met: gradients lead to it."""
+    centre = torch.zeros(20)
+    centre[0] = 5.0
+
+    def ball(x: Tensor) -> Tensor:
+        return 1 - (x - centre).norm(dim=1)
+
+    assert FarDraws().points(black(20, ball), Rng(0)) == [None]
+    (points,) = FarDraws().points(make(20, ball), Rng(0))
+    assert points is not None
+    assert len(points) >= 8
+    assert (ball(points) >= 0).all()
 
 
 def test_far_draws_keep_the_budget() -> None:
-    with pytest.raises(Exhausted):
-        FarDraws().points(make(3, lambda x: x[:, 0] - 5, calls=1000), Rng(0))
+    for made in (make, black):
+        with pytest.raises(Exhausted):
+            FarDraws().points(made(3, lambda x: x[:, 0] - 5, calls=1000), Rng(0))
 
 
 def test_the_law_of_points_that_were_brought_back() -> None:
     """With many moves they are draws from p(z | violation): the excess over a plane at 5 is known."""
-    points = torch.cat(
-        [FarDraws(kept=200, steps=200).points(make(4, lambda x: x[:, 0] - 5), Rng(s))[0] for s in range(4)]
-    )  # type: ignore[misc]
+    found = [FarDraws(kept=200, steps=200).points(black(4, lambda x: x[:, 0] - 5), Rng(seed))[0] for seed in range(4)]
+    points = torch.cat([some for some in found if some is not None])
     excess = points[:, 0].double() - 5
     wanted = stats.norm.pdf(5) / stats.norm.sf(5) - 5
+    # Few of the first 2,000 draws are hits, so that the same one starts several: count every tenth as independent.
     assert abs(float(excess.mean()) - wanted) < 5 * float(excess.std()) / math.sqrt(len(points) / 10)
     assert stats.kstest(points[::10, 1].numpy(), stats.norm.cdf).pvalue > 1e-4
 

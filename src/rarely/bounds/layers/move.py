@@ -93,7 +93,7 @@ def _fill(value: Any, known: dict[Handle, Tensor]) -> Any:
     return value
 
 
-def move(r: Reader, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def rearrange(r: Reader, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A call that only moves entries, read off from where it puts numbered ones (0 is padding)."""
     inputs = tuple(dict.fromkeys(handles((args, kwargs))))
     total, start, known = sum(math.prod(h.shape) for h in inputs), 1, {}
@@ -120,7 +120,7 @@ def _gathered(r: Reader, out: Tensor, total: int, inputs: tuple[Handle, ...]) ->
 def expand(r: Reader, *xs: Handle, shapes: Sequence[Sequence[int]] = ()) -> list[Handle]:
     """The values brought to the shape that they broadcast to, together with constants of these shapes."""
     shape = tuple(torch.broadcast_shapes(*(x.shape for x in xs), *shapes))  # type: ignore[no-untyped-call]
-    return [x if x.shape == shape else move(r, lambda v: v.expand(len(v), *shape), x) for x in xs]
+    return [x if x.shape == shape else rearrange(r, lambda v: v.expand(len(v), *shape), x) for x in xs]
 
 
 @reads("dropout", nn.Dropout, nn.Dropout2d)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.dense import dense
 from rarely.bounds.layers.max_windows import MaxWindows
-from rarely.bounds.layers.move import move
+from rarely.bounds.layers.move import rearrange
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -30,10 +30,10 @@ def _axes(x: Handle, dim: Any, keepdim: bool) -> tuple[Callable[[Tensor], Tensor
 def _total(r: Reader, x: Handle, dim: Any, keepdim: bool, average: bool) -> Handle:
     """The axes are moved last and joined by a dense row."""
     last, shape = _axes(x, dim, keepdim)
-    flat = move(r, last, x)
+    flat = rearrange(r, last, x)
     n = flat.shape[-1]
     row = dense(r, flat, torch.full((1, n), 1 / n if average else 1.0, dtype=torch.float64))
-    return move(r, lambda v: v.reshape(len(v), *shape), row)  # type: ignore[no-any-return]
+    return rearrange(r, lambda v: v.reshape(len(v), *shape), row)  # type: ignore[no-any-return]
 
 
 @reads("sum")
@@ -63,4 +63,4 @@ def amax(r: Reader, input: Handle, dim: Any, keepdim: bool = False) -> Handle:
 
 @reads("maximum")
 def maximum(r: Reader, input: Handle, other: Handle) -> Handle:
-    return amax(r, move(r, lambda x, y: torch.stack([x, y], -1), input, other), -1)
+    return amax(r, rearrange(r, lambda x, y: torch.stack([x, y], -1), input, other), -1)

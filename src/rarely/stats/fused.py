@@ -60,7 +60,7 @@ def walk(x: Tensor, u: Tensor, scale: Tensor, unit: Tensor, low: Tensor, high: T
     return result
 
 
-def inside(x: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
+def box_mask(x: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
     """1 where low <= x <= high and 0 elsewhere in one pass, or None."""
     result: Tensor | None = _call(_INSIDE, x, low, high)
     return result
