@@ -199,6 +199,19 @@ def test_what_remains_unknown_is_bounded_by_draws_alone() -> None:
     assert believe([broke]).outcome is Outcome.OUT_OF_BUDGET
 
 
+@pytest.mark.parametrize("family", ["lines", "weights"])
+def test_a_referee_that_is_unsure_and_says_more_confirms_nothing(family: str) -> None:
+    """Seen: splitting -10.02 ± 1.69 accepted lines at -12.14. A rare island may have met what they miss."""
+    for log_prob, outcome in ((-12.14, Outcome.STALLED), (-9.5, Outcome.VIOLATED)):
+        number = replace(lines(log_prob, 0.1), family=family)
+        belief = believe([split(-10.02, 1.69), number, FOUND])
+        chosen = belief.outcome is Outcome.VIOLATED and belief.number is number
+        assert chosen == (outcome is Outcome.VIOLATED)
+    sure = believe([split(-10.02, 0.2), replace(lines(-10.3, 0.1), family=family), FOUND])
+    assert sure.number is not None
+    assert sure.number.family == family
+
+
 # A referee that lost a region -----------------------------------------------------------------------------------------
 
 
