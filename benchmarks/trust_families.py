@@ -156,7 +156,7 @@ def pyramids(d: int, count: int, low: float, high: float, seed: int, slope: floa
     network = Pyramids(torch.stack(centres), radii, slope).eval().requires_grad_(False)
     logs = d * torch.log(2 * radii.double()) - math.lgamma(d + 1)
     problem = Problem(network, LinearConstraint([[-1.0]], [0.0]), Box(torch.zeros(d), torch.ones(d)))
-    return Case(problem, float(torch.logsumexp(logs, 0)), 10)
+    return Case(problem, float(torch.logsumexp(logs, 0)), 4)
 
 
 @family("tuned")

@@ -33,6 +33,11 @@ class Witnesses:
     def __len__(self) -> int:
         return len(self.scores)
 
+    @property
+    def counted(self) -> bool:
+        """Only how many there were is known: the inputs themselves were not saved with the answer."""
+        return self.inputs.numel() == 0 and len(self) > 0
+
     def save(self, path: str | Path) -> None:
         """Write `inputs` and `scores` to a .npz file."""
         np.savez_compressed(path, inputs=self.inputs.numpy(), scores=self.scores.numpy())

@@ -45,7 +45,8 @@ class Bounding:
         yield from learn(Attack(), batch, cases, goal, rng)
 
     def prove(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        yield from learn(Proofs(self.proof_seconds, self.proof_boxes, quick=True), batch, cases, goal, rng)
+        first = Proofs(self.proof_seconds, self.proof_boxes, quick=True, share=min(goal.patience, 1 - goal.patience))
+        yield from learn(first, batch, cases, goal, rng)
 
     def bracketable(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return self._proves and batch.network.module is not None and dimension(batch) <= BRACKETED
@@ -75,15 +76,12 @@ class Bounding:
         yield from learn(Proofs(self.proof_seconds, share=goal.patience), batch, cases, goal, rng)
 
     def boxed(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return self.opened(batch, case, goal) and dimension(batch) <= SEARCHED
+        return self._proves and batch.network.module is not None and dimension(batch) <= SEARCHED
 
     def count_soon(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         most = BOXES if self.proof_boxes is None else min(BOXES, self.proof_boxes)
         count = Counting(self._seconds, most, self.target_error, QUICK_COUNT)
         yield from learn(count, batch, cases, goal, rng)
-
-    def opened(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return self._proves and batch.network.module is not None
 
     def count_between(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         yield from learn(Counting(self._seconds, self.proof_boxes, self.target_error), batch, cases, goal, rng)

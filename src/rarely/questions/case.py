@@ -35,7 +35,7 @@ class Goal(Protocol):
 
     @property
     def patience(self) -> float:
-        """Share of the seconds left that a longer proof may take."""
+        """Share of the seconds left that a longer proof may take; a first one takes no more than the rest."""
         ...
 
     def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:

@@ -19,8 +19,12 @@ def checked(part: Batch, evidence: Sequence[Evidence], *, shortened: bool) -> li
 
     `shortened`: the batch ran in a shorter precision than the network's own, so that the two are compared.
     """
-    found = [e for e in evidence if isinstance(e, Found)]
-    rest = [pooled(evidence), *(e for e in evidence if not isinstance(e, Found | Draws))]
+    found = [e for e in evidence if isinstance(e, Found) and not e.witnesses.counted]
+    rest: list[Evidence] = [
+        e for e in evidence if not isinstance(e, Found | Draws) or (isinstance(e, Found) and e.witnesses.counted)
+    ]
+    if pooled(evidence).n:
+        rest.insert(0, pooled(evidence))
     with part.spend.closing():
         replayed = _replayed(part, found)
         return [*rest, *replayed, *(_compared(part, rest, replayed) if shortened else [])]

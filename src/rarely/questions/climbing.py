@@ -14,7 +14,16 @@ from rarely.core.batch import Batch
 from rarely.core.evidence import Number, Searched, pooled
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
-from rarely.core.thresholds import COUNTED_SHARE, FEW_DIMENSIONS, FITTED, LARGEST, LOST, REFEREE_ERROR, REFEREE_SHARE
+from rarely.core.thresholds import (
+    COUNTED_SHARE,
+    FEW_DIMENSIONS,
+    FITTED,
+    LARGER,
+    LARGEST,
+    LOST,
+    REFEREE_ERROR,
+    REFEREE_SHARE,
+)
 from rarely.methods.base import progress
 from rarely.methods.importance import ImportanceSampling
 from rarely.methods.islands import evidence_of
@@ -61,7 +70,8 @@ class Climbing:
     def split_more(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         few = (batch.inputs.normal_dim or math.inf) <= FITTED
         errors = [self._error(case, few) for case in cases]
-        yield from self._enlarged(batch, cases, goal, rng, errors, "larger splitting")
+        most = LARGER if few else LARGEST
+        yield from self._enlarged(batch, cases, goal, rng, errors, most, "larger splitting")
 
     def _error(self, case: Case, few: bool) -> float:
         """Of a larger referee: to decide between methods it need not be as exact as to answer on its own."""
@@ -77,24 +87,24 @@ class Climbing:
 
     def split_most(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         errors = [COUNTED_SHARE * self.target_error] * len(cases)
-        yield from self._enlarged(batch, cases, goal, rng, errors, "largest splitting")
+        yield from self._enlarged(batch, cases, goal, rng, errors, LARGEST, "largest splitting")
 
     def _enlarged(
-        self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng, errors: Sequence[float], method: str
+        self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng, errors: Sequence[float], most: int, method: str
     ) -> Work:
         """Splitting at the size that an error asks for, problems of one size together."""
         left = [batch.spend.left(batch.rows[i : i + 1]) for i in range(len(cases))]
-        factors = [self._factor(*each) for each in zip(cases, errors, left, strict=True)]
+        factors = [self._factor(*each, most) for each in zip(cases, errors, left, strict=True)]
         for factor in sorted(set(factors) - {0}):
             some = [case for case, own in zip(cases, factors, strict=True) if own == factor]
             yield from self._populations(part_of(batch, cases, some), some, goal, rng, factor, method)
 
     @staticmethod
-    def _factor(case: Case, error: float, left: float) -> int:
+    def _factor(case: Case, error: float, left: float, most: int) -> int:
         """How many times the referee's size, from its own spread, rounded to a power of two so that problems batch."""
         split = case.split
         assert isinstance(split, Number)
-        wanted = min(max(case.scale * (split.std / error) ** 2, 2.0 * case.scale), float(LARGEST))
+        wanted = min(max(case.scale * (split.std / error) ** 2, 2.0 * case.scale), float(most))
         affordable = left / max(1, case.cost)
         return int(2.0 ** math.floor(math.log2(max(min(2.0 ** round(math.log2(wanted)), affordable), 0.5))))
 

@@ -33,9 +33,10 @@ SURE = 0.999  # confidence at which a number and independent inputs, or a proof,
 _BELOW, _BELOW_MORE = 3.0, 0.05  # standard deviations, and nats, by which another method may exceed a number
 _NEGLIGIBLE = 0.02  # share of p that an unknown component may hold
 _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, from which a number has no digits
-# Standard deviation of log p, and share of it, from which a referee confirms nothing. Lines have been held against each
-# of its violations (methods/unseen.py), so that it need not be as sure of how many there are.
-_WEAK = {"weights": (0.5, 0.025), "lines": (1.0, 0.08)}
+# Standard deviation of log p, and share of it, from which a referee that says more than a number does not confirm it:
+# rare islands may have met what the number misses. Lines have been held against each of its violations
+# (methods/unseen.py), so that it need not be as sure of how many there are.
+_WEAK = {"weights": (0.3, 0.025), "lines": (1.0, 0.08)}
 _EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
 _NOTHING = Bracket(-math.inf, 0.0, "nothing")
@@ -202,7 +203,7 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
     count, split = words.get(COUNTS), words.get(SPLITTING)
     if count is not None and not count.doubt and count.std <= _EXACT:
         return count, ""
-    fast = sorted((n for n in words.values() if n.assumes and n is not split), key=lambda n: n.std)
+    fast = sorted((n for n in words.values() if n is not count and n is not split), key=lambda n: n.std)
     sound = [n for n in fast if not n.doubt]
     referees = [n for n in (split, count) if n is not None and not n.doubt]
     for number in sound:
@@ -227,9 +228,13 @@ def _unconfirmed(number: Number, referees: Sequence[Number], split: Number | Non
     against = next((n for n in referees if not _agrees(number, n)), None)
     if against is not None:
         return _contradiction(number, against)
-    weak, share = _WEAK.get(number.family, (0.0, 0.0))
-    if any(n.std <= max(weak, share * abs(n.log_prob)) for n in referees) or (split is None and levels is None):
-        return ""  # confirmed; or nothing else was asked
+    if not number.assumes or number.family == STRATA:  # each component was confirmed on its own
+        return ""
+    weak, share = _WEAK.get(number.family, _WEAK["weights"])
+    if any(n.std <= max(weak, share * abs(n.log_prob)) or n.log_prob <= number.log_prob for n in referees):
+        return ""
+    if split is None and levels is None:  # nothing else was asked
+        return ""
     if referees:
         told = f"{referees[0].method}, log p = {referees[0].log_prob:.2f} ± {referees[0].std:.2f},"
         return f"{told} is too uncertain to confirm {number.method}"

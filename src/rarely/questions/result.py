@@ -129,9 +129,9 @@ class Estimate:
         yield "network calls", f"{self.calls:,} ({self.evaluations:,} evaluations, {self.gradients:,} gradients)"
         yield "seconds", f"{self.seconds:.2f}"
         for record in self.evidence:
-            note = f"; {record.note}" if isinstance(record, Number) and record.note else ""
+            told = f"; {record.note}" if isinstance(record, Number) and record.note not in ("", *self.notes) else ""
             cost = f", {record.calls:,} calls" if record.calls else ""
-            yield f"by {record.method}", f"{record.sentence}{cost}{note}"
+            yield f"by {record.method}", f"{record.sentence}{cost}{told}"
         for note in self.notes:
             yield "note", note
 

@@ -27,11 +27,9 @@ from rarely.questions.result import Outcome
 
 SEARCH = (
     "components", "short counting between bounds", "splitting", "draws from far out", "importance sampling",
-    "line sampling", "larger splitting", "importance sampling again", "largest splitting",
+    "line sampling", "counting between bounds", "larger splitting", "importance sampling again", "largest splitting",
 )  # fmt: skip
-STEPS = (
-    "attack", "proof", "draws", "count", *SEARCH, "more draws", "longer proof", "counting between bounds",
-)  # fmt: skip
+STEPS = ("attack", "proof", "draws", "count", *SEARCH, "more draws", "longer proof")
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,9 @@ class Auto:
             "more draws": Step("nothing else can tell", draws.lost, draws.draw_more),
             "climbs": Step("few violations escape many starts", bounds.unwitnessed, bounds.climb),
             "longer proof": Step("no violation was found", bounds.never_violated, bounds.prove_longer),
-            "counting between bounds": Step("nothing but splitting has a number", bounds.opened, bounds.count_between),
+            "counting between bounds": Step(
+                "exact, and nothing faster was confirmed", bounds.boxed, bounds.count_between
+            ),
         }
 
     def _mixed(self, batch: Batch, case: Case, goal: Goal) -> bool:

@@ -87,8 +87,7 @@ class Below:
         proofs = ("attack", "proof", "bracket") if self.rigorous else ()
         if self.p_max >= DRAWN:
             return (*proofs, "draws", "draws until decided", *SEARCH)
-        between = ("counting between bounds",) if self.rigorous else ()
-        return (*proofs, "draws", *SEARCH, *between, "draws until decided")
+        return (*proofs, "draws", *SEARCH, "draws until decided")
 
     @property
     def draws(self) -> int:

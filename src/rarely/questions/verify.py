@@ -63,7 +63,7 @@ class Settled:
     """The goal: a violation that the judge accepts, or a proof that there is none in any part of the inputs."""
 
     judge: Judge | None
-    order: tuple[str, ...] = ("draws", "climbs", "proof", "longer proof", "splitting")
+    order: tuple[str, ...] = ("draws", "attack", "proof", "climbs", "longer proof", "splitting")
     draws: int = 0
     patience: float = 0.9
     accepted: bool = False
@@ -73,6 +73,8 @@ class Settled:
         return [self._judged(e) if isinstance(e, Found) else e for e in evidence]
 
     def _judged(self, found: Found) -> Evidence:
+        if found.witnesses.counted:
+            return Searched(found.method, f"{found.sentence}, which were not saved with the answer")
         which = 0 if self.judge is None else self.judge(found.witnesses.inputs)
         if which is None:
             told = f"{len(found.witnesses)} candidates violate the property here and not in the replay"
