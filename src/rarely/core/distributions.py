@@ -167,7 +167,7 @@ class _Line:
 
 def _table(base: Any) -> Any:
     """Quantiles from the integral of the density over a grid, Gauss-Legendre between its points; None if poor."""
-    values = {name: torch.as_tensor(getattr(base, name)).double() for name in base.arg_constraints}
+    values = {name: torch.as_tensor(getattr(base, name)).double().cpu() for name in base.arg_constraints}
     if all(bool((value == value.flatten()[0]).all()) for value in values.values()):
         values = {name: value.flatten()[:1] for name, value in values.items()}  # one table for all coordinates
     base = type(base)(**values)
