@@ -48,6 +48,7 @@ def _solve(
     return 0.5 * (low + high)
 
 
+@lru_cache(maxsize=4096)
 def clopper_pearson(hits: int, trials: int, confidence: float) -> tuple[float, float]:
     """Exact two-sided interval (log low, log high) for a probability seen `hits` times in `trials`.
 
@@ -60,6 +61,7 @@ def clopper_pearson(hits: int, trials: int, confidence: float) -> tuple[float, f
     return low, (0.0 if hits == trials else log_upper_bound(hits, trials, 1 - tail))
 
 
+@lru_cache(maxsize=4096)
 def log_upper_bound(hits: int, trials: int, confidence: float) -> float:
     """One-sided exact upper bound on log p."""
     if hits == trials:
