@@ -164,15 +164,20 @@ def mnist_image(data: Path, index: int) -> tuple[torch.Tensor, int]:
 
 
 def mnist_network(data: Path) -> nn.Module:
+    return mnistfc_network(data, "256x2")
+
+
+def mnistfc_network(data: Path, widths: str) -> nn.Module:
+    """One of the networks of the VNN-COMP benchmark: 256x2, 256x4 or 256x6."""
     archive = data / "mnistfc" / "mnistfc.tar.xz"
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "mnist-net_256x2.onnx"
+        path = Path(folder) / f"mnist-net_{widths}.onnx"
         if archive.exists():
             with tarfile.open(archive) as tar:
-                source = tar.extractfile("mnistfc/mnist-net_256x2.onnx")
+                source = tar.extractfile(f"mnistfc/{path.name}")
                 assert source is not None
                 path.write_bytes(source.read())
-        return onnx_network(path, [784, 256, 256, 10])
+        return onnx_network(path, [784, *[256] * int(widths.split("x")[1]), 10])
 
 
 def mnist_problem(data: Path, index: int = 3, eps: float = 0.0956) -> Problem:

@@ -35,7 +35,7 @@ class Measure(Protocol):
 
     def mass(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]: ...
 
-    def above(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]: ...
+    def above(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor, *, upper: bool) -> Tensor: ...
 
 
 def _normal_cdf(x: Tensor) -> Tensor:
@@ -75,11 +75,9 @@ class UniformMeasure:
         margin = 4 * low.shape[1] * torch.finfo(ratio.dtype).eps
         return ratio * (1 - margin), ratio * (1 + margin)
 
-    def above(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds on the mass of {x in box : A x + b >= 0}."""
-        least, most = self.mass(low, high)
-        floor, ceil = fraction_above(A, b, low, high)
-        return least * floor, most * ceil
+    def above(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor, *, upper: bool) -> Tensor:
+        """An upper or a lower bound on the mass of {x in box : A x + b >= 0}."""
+        return self.mass(low, high)[upper] * fraction_above(A, b, low, high, upper=upper)
 
 
 @dataclass(frozen=True)
@@ -157,23 +155,25 @@ class GaussianMeasure:
         slack = 1 + 1e-13 * (1 + far * far)
         return torch.exp(-near * near / 2) * scale * slack, torch.exp(-far * far / 2) * scale / slack
 
-    def above(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds on the mass of {x in box : A x + b >= 0}.
+    def above(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor, *, upper: bool) -> Tensor:
+        """An upper or a lower bound on the mass of {x in box : A x + b >= 0}.
 
         The best of: the box's mass; the half-space of the untruncated law, a normal tail; the Chernoff bound with
         the box's own moment generating function; and, in few dimensions, volume times extreme density.
         """
         least, most = self.mass(low, high)
         z_least, z_most = (z.clamp(min=1e-300) for z in self._normaliser())
-        ceil = torch.minimum(most, self._half_space(A, b, low, high) / z_least)
-        floor = least - torch.minimum(most, self._half_space(-A, -b, low, high) / z_least)
+        sign = 1 if upper else -1
+        best = torch.minimum(most, self._half_space(sign * A, sign * b, low, high) / z_least)
+        best = best if upper else least - best
         if A.shape[1] <= EXACT:
             peak, foot = self._density(low, high)
-            part = fraction_above(A, b, low, high)
-            width = high - low
-            ceil = torch.minimum(ceil, (peak * width).prod(1) * part[1] / z_least * (1 + 1e-12))
-            floor = torch.maximum(floor, (foot * width).prod(1) * part[0] / z_most * (1 - 1e-12))
-        return floor.clamp(min=0), ceil
+            part = fraction_above(A, b, low, high, upper=upper) * ((peak if upper else foot) * (high - low)).prod(1)
+            if upper:
+                best = torch.minimum(best, part / z_least * (1 + 1e-12))
+            else:
+                best = torch.maximum(best, part / z_most * (1 - 1e-12))
+        return best.clamp(min=0)
 
     def _half_space(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Upper bound on the untruncated mass of {x in box : A x + b >= 0}."""

@@ -125,17 +125,16 @@ def _contribution(
     m, size = spec.C.shape[1], low.shape[0]
     least, most = law.mass(low, high)
 
-    def mass_above(A: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    def mass_above(A: Tensor, c: Tensor, upper: bool) -> Tensor:
         rows = A.shape[1]
         wide = (t.repeat_interleave(rows, 0) for t in (low, high))
         laws = _picked(law, torch.arange(size).repeat_interleave(rows))
-        floor, ceil = laws.above(A.flatten(0, 1), c.flatten(), *wide)
-        return floor.reshape(size, rows), ceil.reshape(size, rows)
+        return laws.above(A.flatten(0, 1), c.flatten(), *wide, upper=upper).reshape(size, rows)
 
     # Rows: C y + d >= A x + b, so the row's score -(C y + d) is at most -(A x + b), and the other way round.
-    over = mass_above(-bound.A[:, :m], -b[:, :m])[1]
+    over = mass_above(-bound.A[:, :m], -b[:, :m], True)
     columns = [_planes(spec, -bound.A[:, :m], -b[:, :m], over, most)] if planes else []
-    under = mass_above(bound.A[:, m:], b[:, m:])[0]
+    under = mass_above(bound.A[:, m:], b[:, m:], False)
     upper = -spec.by_polytope(-over)
     upper = torch.minimum(upper.sum(1) * (1 + _SUM), most)
     upper = torch.where(upper.isnan(), most, upper)
@@ -146,7 +145,7 @@ def _contribution(
             part = under[:, rows].squeeze(1)
         else:
             # The union bound on the rows that may fail.
-            failing = mass_above(-bound.A[:, m:][:, rows], -b[:, m:][:, rows])[1]
+            failing = mass_above(-bound.A[:, m:][:, rows], -b[:, m:][:, rows], True)
             part = least - failing.sum(1) * (1 + _SUM)
         lower = torch.maximum(lower, part)
     cuts = cut_scores(state, bound.A, seen, slope=1e-3 if low.shape[1] <= 10 else 1.0)

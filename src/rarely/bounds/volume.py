@@ -27,23 +27,24 @@ _EPS = torch.finfo(torch.float64).eps
 def _subset_sum(a: Tensor, t: Tensor, keep: Tensor, signs: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor]:
     """G(t) over the coordinates in `keep`, and a bound on its rounding error; a (B, n) sums to at most 1."""
     n = a.shape[1]
-    k = keep.sum(1)
-    allowed = ~((subsets.unsqueeze(0) > 0) & ~keep.unsqueeze(1)).any(-1)  # (B, 2^n)
-    rest = (t.unsqueeze(1) - torch.where(keep, a, 0.0) @ subsets.mT).clamp(min=0)
-    rest = torch.where(allowed, rest, 0.0)
-    power = k.unsqueeze(1).to(a.dtype)
+    left_out = (~keep).to(a.dtype) @ subsets.mT > 0  # (B, 2^n): subsets with a coordinate that is not kept
+    rest = (t.unsqueeze(1) - torch.where(keep, a, 0.0) @ subsets.mT).clamp(min=0).masked_fill(left_out, 0.0)
+    power = keep.sum(1, keepdim=True).to(a.dtype)
     terms = rest**power
     log_scale = torch.lgamma(power + 1).squeeze(1) + torch.where(keep, a, 1.0).log().sum(1)
     scale = torch.exp(-log_scale)
     value = (terms * signs).sum(1) * scale
-    # Each base is off by a few eps (all sums are at most 2), each term by its derivative times that.
-    wobble = power * rest ** (power - 1).clamp(min=0) * (4 * (n + 2) * _EPS) * (rest > 0)
-    wobble = wobble + terms * ((subsets.shape[0] + 64) * _EPS)
-    return value, wobble.sum(1) * scale * 2 + value.abs() * (64 * _EPS)
+    # Each base, at most 1, is off by a few eps, each term by its derivative power * terms / rest times that.
+    slope = (power * torch.where(rest > 1e-300, terms / rest, 1.0)).masked_fill(rest <= 0, 0.0)
+    wobble = slope.sum(1) * (4 * (n + 2) * _EPS) + terms.sum(1) * ((subsets.shape[0] + 64) * _EPS)
+    return value, wobble * scale * 2 + value.abs() * (64 * _EPS)
 
 
-def _below(a: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds on P(sum a_i v_i <= t), v uniform on the unit cube, a >= 0 with sum 1, for t <= 1/2; each (B,)."""
+def _below(a: Tensor, t: Tensor, upper: Tensor) -> Tensor:
+    """A bound on P(sum a_i v_i <= t), v uniform on the unit cube, from above where `upper`; a (B, n) >= 0 sums to 1.
+
+    t (B,) is at most 1/2.
+    """
     n = a.shape[1]
     bits = torch.arange(2**n, device=a.device).unsqueeze(1) >> torch.arange(n, device=a.device) & 1
     subsets = bits.to(a.dtype)
@@ -52,11 +53,10 @@ def _below(a: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     for cut in (1e-9, 1e-4, 1e-2, 5e-2):
         keep = a > cut
         worst = t - torch.where(keep, 0.0, a).sum(1) * (1 + n * _EPS)
-        value, error = _subset_sum(a, t, keep, signs, subsets)
+        value, error = _subset_sum(a, torch.where(upper, t, worst).clamp(min=0), keep, signs, subsets)
         high = torch.minimum(high, value + error)
-        value, error = _subset_sum(a, worst.clamp(min=0), keep, signs, subsets)
         low = torch.maximum(low, torch.where(worst > 0, value - error, 0.0))
-    return low, torch.maximum(high, low)
+    return torch.where(upper, high, low).clamp(0, 1)
 
 
 def _chernoff(a: Tensor, t: Tensor) -> Tensor:
@@ -74,29 +74,28 @@ def _chernoff(a: Tensor, t: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def fraction_above(A: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper bounds on the part of each box where A x + b >= 0; A, low, high (B, n), b (B,), float64."""
+def fraction_above(A: Tensor, b: Tensor, low: Tensor, high: Tensor, *, upper: bool) -> Tensor:
+    """A bound on the part of each box where A x + b >= 0, from above or below; A, low, high (B, n), b (B,), float64."""
     n = A.shape[1]
     a = A.abs() * (high - low)
     corner = torch.where(A > 0, high, low)
     top = (A * corner).sum(1) + b
     blur = gamma(n, A.dtype) * ((A.abs() * torch.maximum(low.abs(), high.abs())).sum(1) + b.abs())
+    top = top + blur if upper else top - blur
     total = a.sum(1)
     scale = total.clamp(min=1e-300)
-    share = a / scale.unsqueeze(1)
-    out = []
-    for t, upper in (((top - blur) / scale, False), ((top + blur) / scale, True)):
-        near = torch.where(t <= 0.5, t, 1 - t).clamp(0, 1)
-        if n <= EXACT:
-            floor, ceil = _below(share, near)
-        else:
-            floor, ceil = torch.zeros_like(t), _chernoff(share, near)
-        value = torch.where(t <= 0.5, ceil if upper else floor, 1 - (floor if upper else ceil))
-        value = torch.where(t < 0, 0.0, torch.where(t >= 1 + n * _EPS, 1.0, value))
-        # Slopes of zero: the sign of the constant decides, and an undecided one decides nothing.
-        sign = top + blur >= 0 if upper else top - blur >= 0
-        out.append(torch.where(total > 0, value, sign.to(value.dtype)).clamp(0, 1))
-    return out[0], out[1]
+    t = top / scale
+    # Slopes of zero: the sign of the constant decides, and an undecided one decides nothing.
+    known = torch.where(total > 0, t >= 1 + n * _EPS, top >= 0).to(t.dtype)
+    known = torch.where(t.isnan(), float(upper), known)
+    todo = ((total > 0) & (t >= 0) & (t < 1 + n * _EPS)).nonzero().squeeze(1)
+    share, t = a[todo] / scale[todo].unsqueeze(1), t[todo]
+    near, first = torch.where(t <= 0.5, t, 1 - t).clamp(0, 1), t <= 0.5
+    if n <= EXACT:
+        value = _below(share, near, first if upper else ~first)
+    else:  # nothing is known from below
+        value = torch.where(first if upper else ~first, _chernoff(share, near), 0.0)
+    return known.index_copy(0, todo, torch.where(first, value, 1 - value).clamp(0, 1))
 
 
 def log_or_ninf(p: float) -> float:

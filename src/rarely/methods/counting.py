@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -52,17 +52,25 @@ _ROUNDS = 40_000  # of them: 60 times what the smallest part of a box with eight
 
 
 class Parts:
-    """Inputs from the parts of boxes above their planes."""
+    """Inputs from the parts of boxes above their planes, of several problems."""
 
-    def __init__(self, law: UniformMeasure, cuts: Cuts) -> None:
-        _, planes, n = cuts.A.shape
-        self.cuts, self.planes = cuts, planes
-        self.low, self.high = (side.repeat_interleave(planes, 0) for side in (cuts.low, cuts.high))
-        self.A, self.b = cuts.A.reshape(-1, n), cuts.b.reshape(-1)
-        least, self.mass = law.above(self.A, self.b, self.low, self.high)
-        self.slack = float((self.mass - least).sum())  # how much of the total is rounding
+    def __init__(self, laws: Sequence[UniformMeasure], cuts: Sequence[Cuts]) -> None:
+        self.cuts = Cuts(*(torch.cat([getattr(own, name) for own in cuts]) for name in ("low", "high", "A", "b")))
+        _, self.planes, n = self.cuts.A.shape
+        counts = [len(own.low) * self.planes for own in cuts]
+        self.owner = torch.arange(len(cuts)).repeat_interleave(torch.tensor(counts)).to(self.cuts.b.device)
+        self.last = torch.tensor(counts).cumsum(0).to(self.owner.device) - 1
+        law = UniformMeasure(*(torch.stack([getattr(own, k) for own in laws])[self.owner] for k in ("low", "high")))
+        self.low, self.high = (side.repeat_interleave(self.planes, 0) for side in (self.cuts.low, self.cuts.high))
+        self.A, self.b = self.cuts.A.reshape(-1, n), self.cuts.b.reshape(-1)
+        least, self.mass = (law.above(self.A, self.b, self.low, self.high, upper=side) for side in (False, True))
+        self.slack = self._summed(self.mass - least)  # how much of the total is rounding
         self._shrink()
-        self.total = float(self.mass.sum())
+        self.total = self._summed(self.mass)
+
+    def _summed(self, values: Tensor) -> Tensor:
+        """Over the parts of each problem, (P,)."""
+        return values.new_zeros(len(self.last)).index_add_(0, self.owner, values)
 
     def _shrink(self) -> None:
         """From each box to the smallest box around its part, of which the part is at least 1 / n!."""
@@ -73,37 +81,35 @@ class Parts:
         self.low = torch.where(self.A > 0, torch.maximum(self.low, self.high - reach), self.low)
         self.high = torch.where(self.A < 0, torch.minimum(self.high, self.low + reach), self.high)
 
-    def draw(self, trials: int, rng: Rng) -> Tensor:
-        """Inputs (at most `trials`, n): a trial gives one with density 1 / `total` wherever there is a part, or none.
+    def draw(self, trials: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
+        """Inputs (at most sum of trials (P,), n), and whose they are.
 
-        A point in c parts of its box would come up c times as often, and is kept with probability 1 / c.
+        A trial gives one input with density 1 / `total` wherever there is a part, or none: a point in c parts of its
+        box would come up c times as often, and is kept with probability 1 / c.
         """
-        shares = self.mass.cumsum(0)
-        chosen = torch.searchsorted(shares, rng.uniform((trials,), torch.float64) * shares[-1], right=True)
-        chosen = chosen.clamp(max=len(shares) - 1)
-        x = torch.empty(trials, self.low.shape[1], dtype=torch.float64)
-        waiting = torch.arange(trials)
+        shares = (self.mass / self.total[self.owner]).nan_to_num(0.0).cumsum(0)
+        who = torch.arange(len(trials), device=shares.device).repeat_interleave(trials.to(shares.device))
+        first = torch.cat([self.last.new_zeros(1), self.last[:-1] + 1])
+        start = torch.where(first > 0, shares[first - 1], 0.0)
+        place = start[who] + rng.uniform(who.shape, torch.float64) * (shares[self.last] - start)[who]
+        chosen = torch.searchsorted(shares, place, right=True).clamp(first[who], self.last[who])
+        x = torch.empty(len(who), self.low.shape[1], dtype=torch.float64, device=shares.device)
+        waiting = torch.arange(len(who), device=shares.device)
         for _ in range(_ROUNDS):
             if not len(waiting):
                 break
-            part = chosen[waiting]
-            low, high, A, b = (t[part].unsqueeze(1) for t in (self.low, self.high, self.A, self.b))
-            u = rng.uniform((len(waiting), _TRIES, x.shape[1]), torch.float64)
-            candidates = low + u * (high - low)
+            now = waiting[:_CHUNK]
+            low, high, A, b = (t[chosen[now]].unsqueeze(1) for t in (self.low, self.high, self.A, self.b))
+            candidates = low + rng.uniform((len(now), _TRIES, x.shape[1]), torch.float64) * (high - low)
             inside = (candidates * A).sum(2) + b >= 0
-            found, first = inside.any(1), inside.to(torch.uint8).argmax(1)
-            x[waiting[found]] = candidates[found, first[found]]
-            waiting = waiting[~found]
-        x, chosen = _without(waiting, x, chosen)  # parts that only rounding left: no input lies in them
+            found, which = inside.any(1), inside.to(torch.uint8).argmax(1)
+            x[now[found]] = candidates[found, which[found]]
+            waiting = torch.cat([waiting[_CHUNK:], now[~found]])
+        kept = torch.ones_like(who, dtype=torch.bool).index_fill_(0, waiting, False)  # parts that only rounding left
         box = chosen // self.planes
         above = ((self.cuts.A[box] * x.unsqueeze(1)).sum(2) + self.cuts.b[box] >= 0).sum(1).clamp(min=1)
-        return x[rng.uniform((len(x),), torch.float64) * above < 1]
-
-
-def _without(rows: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-    keep = torch.ones(len(values[0]), dtype=torch.bool)
-    keep[rows] = False
-    return tuple(value[keep] for value in values)
+        kept &= rng.uniform(who.shape, torch.float64) * above < 1
+        return x[kept], who[kept]
 
 
 def _readable(problem: Problem) -> tuple[UniformMeasure, nn.Module, list[Polytope]]:
@@ -164,44 +170,87 @@ class Counting:
         rng: Rng,
     ) -> list[list[Evidence]]:
         """Bounds for all of them at once, then a count for each."""
-        laws, (module, *_), outputs = zip(*questions, strict=True)
+        laws, _, outputs = zip(*questions, strict=True)
+        network = part.problems[int(part.rows[0])].adapted.placed(part.device, None)
+        assert network.module is not None
         try:
             part.spend.charge(part.rows[:1], CHECKED)
-            with part.network.evaluating():
-                graph = build(module, laws[0].shape)
+            with network.evaluating():
+                graph = build(network.module, laws[0].shape)
         except (Unprovable, Exhausted) as reason:
             broke = isinstance(reason, Exhausted)
             return [[Searched(COUNTING, str(reason) or "the budget is spent", broke=broke)]] * len(part)
         stacked = [tuple(torch.stack([own[p][k] for own in outputs]) for k in (0, 1)) for p in range(len(outputs[0]))]
-        search = Search(laws, [(A, b) for A, b in stacked], graph, planes=True)
+        there = [UniformMeasure(law.low.to(part.device), law.high.to(part.device)) for law in laws]
+        search = Search(there, [(A, b) for A, b in stacked], graph, planes=True)
         *_, last = search.tighten(seconds, _GAP, self.boxes)
-        learnt = []
+        learnt: list[list[Evidence]] = []
         for row, bounds in enumerate(last):
             proof = f"bounds over {bounds.boxes:,} boxes"
             calls = 0 if row else CHECKED  # of the network, to compare the graph with it
-            own: list[Evidence] = [Bracket(bounds.log_lower, bounds.log_upper, proof, bounds.boxes, calls)]
-            if math.log1p(-_RULED_OUT) > bounds.log_upper > -math.inf:
-                parts = Parts(laws[row].flat(), search.cuts(row))
-                if parts.total:
-                    own += self._counted(part.take(torch.tensor([row])), parts, laws[row].shape, rng)
-            learnt.append(own)
+            learnt.append([Bracket(bounds.log_lower, bounds.log_upper, proof, bounds.boxes, calls)])
+        rows = [row for row, bounds in enumerate(last) if math.log1p(-_RULED_OUT) > bounds.log_upper > -math.inf]
+        cuts = {row: search.cuts(row) for row in rows}
+        rows = [row for row in rows if len(cuts[row].low)]
+        if rows:
+            parts = Parts([there[row].flat() for row in rows], [cuts[row] for row in rows])
+            counted = self._counted(part.take(torch.tensor(rows)), parts, laws[0].shape, rng)
+            for row, own in zip(rows, counted, strict=True):
+                learnt[row] += own
         return learnt
 
-    def _counted(self, part: Batch, parts: Parts, shape: tuple[int, ...], rng: Rng) -> list[Evidence]:
+    def _counted(self, part: Batch, parts: Parts, shape: tuple[int, ...], rng: Rng) -> list[list[Evidence]]:
         enough = math.ceil(1 / (COUNTED_SHARE * self.target_error) ** 2)
-        trials = hits = spent = 0
-        found: list[Witnesses] = []
-        own = Rng(rng.seed())
-        with suppress(Exhausted):
-            while hits < enough and spent < self.calls:
-                more = _FIRST if not trials else math.ceil(1.1 * (enough - hits) * trials / max(hits, 1))
-                n = min(more, _CHUNK, self.calls - spent)
-                x = parts.draw(n, own).reshape(1, -1, *shape).to(part.device, part.dtype)
-                scores = part.score(x)[0]
-                trials, spent, hits = trials + n, spent + len(scores), hits + int((scores >= 0).sum())
-                found.append(gather_witnesses(x[0], scores))
-        if not hits:
-            return [Searched(COUNTING, f"no violation among {spent:,} inputs where bounds leave room", spent)]
-        statistic = Binomial(hits, trials, math.log(parts.total), parts.slack)
-        note = f"{hits:,} of {trials:,} inputs drawn where bounds leave room violate"
-        return [Number(COUNTING, COUNTS, statistic, spent, note=note), Found(COUNTING, join_witnesses(found))]
+        counts, own = [_Count(total) for total in parts.total.tolist()], Rng(rng.seed(), part.device)
+        with suppress(Exhausted):  # a round that is not paid for to the end says nothing
+            while any(wanted := self._wanted(part, counts, enough)):
+                x, who = parts.draw(torch.tensor(wanted), own)
+                x = x.reshape(-1, 1, *shape).to(part.dtype)
+                scores = [torch.zeros(0, dtype=part.dtype, device=part.device)]
+                for start in range(0, len(who), _CHUNK):
+                    some = slice(start, start + _CHUNK)
+                    scores.append(part.take(who[some]).score(x[some]).squeeze(1))
+                    for k, n in enumerate(torch.bincount(who[some], minlength=len(counts)).tolist()):
+                        counts[k].spent += n
+                for k, n in enumerate(wanted):
+                    if n:
+                        counts[k].add(n, x[who == k].squeeze(1), torch.cat(scores)[who == k])
+        return [count.evidence(slack) for count, slack in zip(counts, parts.slack.tolist(), strict=True)]
+
+    def _wanted(self, part: Batch, counts: Sequence[_Count], enough: int) -> list[int]:
+        """Trials of each problem: a few, then as many as the share of hits among them asks for."""
+        wanted = []
+        for count, row in zip(counts, part.rows, strict=True):
+            more = (
+                _FIRST
+                if not count.trials
+                else math.ceil(1.1 * (enough - count.hits) * count.trials / (count.hits or 1))
+            )
+            left = min(self.calls - count.spent, part.spend.left(row.unsqueeze(0)))
+            wanted.append(int(max(0, min(more, _CHUNK, left))) if count.hits < enough and count.total else 0)
+        return wanted
+
+
+@dataclass
+class _Count:
+    """The count of one problem in what bounds leave of it."""
+
+    total: float  # mass of what they leave
+    trials: int = 0
+    spent: int = 0
+    hits: int = 0
+    witnesses: list[Witnesses] = field(default_factory=list)
+
+    def add(self, trials: int, x: Tensor, scores: Tensor) -> None:
+        self.trials, self.hits = self.trials + trials, self.hits + int((scores >= 0).sum())
+        self.witnesses.append(gather_witnesses(x, scores))
+
+    def evidence(self, slack: float) -> list[Evidence]:
+        if not self.total:
+            return []
+        if not self.hits:
+            return [Searched(COUNTING, f"no violation among {self.spent:,} inputs where bounds leave room", self.spent)]
+        statistic = Binomial(self.hits, self.trials, math.log(self.total), slack)
+        note = f"{self.hits:,} of {self.trials:,} inputs drawn where bounds leave room violate"
+        number = Number(COUNTING, COUNTS, statistic, self.spent, note=note)
+        return [number, Found(COUNTING, join_witnesses(self.witnesses))]

@@ -10,8 +10,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from rarely.bounds import GaussianMeasure, UniformMeasure, bracket
-from rarely.bounds.volume import fraction_above
+from rarely.bounds import GaussianMeasure, UniformMeasure, bracket, volume
 from rarely.core.errors import InputError
 
 
@@ -36,6 +35,11 @@ def _above(t):
     return [(torch.tensor([[-1.0]]), torch.tensor([-t], dtype=torch.float64))]
 
 
+def _fraction(*where):
+    """Both bounds."""
+    return tuple(volume.fraction_above(*where, upper=upper) for upper in (False, True))
+
+
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
 @pytest.mark.parametrize("t", [0.05, 0.3, 0.5, 0.9])
 def test_the_volume_under_a_plane_is_that_of_the_sum_of_uniforms(n, t):
@@ -43,11 +47,11 @@ def test_the_volume_under_a_plane_is_that_of_the_sum_of_uniforms(n, t):
     truth = sum((-1) ** k * math.comb(n, k) * max(t * n - k, 0) ** n for k in range(n + 1)) / math.factorial(n)
     A = torch.full((1, n), -1.0, dtype=torch.float64)
     zero, one = torch.zeros(1, n, dtype=torch.float64), torch.ones(1, n, dtype=torch.float64)
-    low, high = fraction_above(A, torch.tensor([t * n], dtype=torch.float64), zero, one)
+    low, high = _fraction(A, torch.tensor([t * n], dtype=torch.float64), zero, one)
     assert low <= truth * (1 + 1e-12)
     assert high >= truth * (1 - 1e-12)
     assert high - low < 1e-9
-    low, high = fraction_above(A / 7, torch.tensor([t * n], dtype=torch.float64), zero, 7 * one)
+    low, high = _fraction(A / 7, torch.tensor([t * n], dtype=torch.float64), zero, 7 * one)
     assert low - 1e-12 <= truth <= high + 1e-12
 
 
@@ -65,7 +69,7 @@ def test_volumes_agree_with_sampling_for_lopsided_planes():
         value = (x * A.unsqueeze(1)).sum(2)
         b = -value[:, :50].mean(1) + 0.3 * value.std(1)
         rate = (value + b.unsqueeze(1) >= 0).double().mean(1)
-        floor, ceil = fraction_above(A, b, low, high)
+        floor, ceil = _fraction(A, b, low, high)
         error = 5 * (rate * (1 - rate) / 20000).sqrt() + 1e-3
         assert (floor <= rate + error).all()
         assert (ceil >= rate - error).all()
