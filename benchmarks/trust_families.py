@@ -1,20 +1,29 @@
 """Rare events with known probability, by family: what `trust.py` asks about."""
 
+# Lambdas that bind loop variables have defaults, whose types mypy does not infer; scipy has no types.
+# mypy: disable-error-code="misc,import-untyped"
+
 from __future__ import annotations
 
+import csv
 import functools
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
-from scipy import integrate, stats
+from scipy import stats
 from torch import Tensor, nn
 
+import plain_draws
+from common import collision_problems, mnist_problem
 from rarely import Box, Gaussian, LinearConstraint, LpBall, Misclassification, Mixture, Problem
 
 Score = Callable[[Tensor], Tensor]
+DATA = Path(os.environ.get("RARELY_DATA", "../shared/data"))
 
 
 @dataclass(frozen=True)
@@ -182,7 +191,7 @@ def many_spheres() -> dict[str, Case]:
         # |z - c|^2 is noncentral chi-squared; overlaps are a matter of other draws: measured below by chance.
         truth = _balls(centres.double().numpy(), radius, d)
         found[f"d={d} count={count}{' black' * black}"] = normal(
-            d, lambda x, c=centres: radius - torch.cdist(x, c.to(x)).amin(1), truth, black
+            d, lambda x, c=centres, r=radius: r - torch.cdist(x, c.to(x)).amin(1), truth, black
         )
     return found
 
@@ -249,7 +258,8 @@ def bananas() -> dict[str, Case]:
         q = np.linspace(law.ppf(1e-13), law.isf(1e-13), 400_001)
         truth = float(np.log(np.trapezoid(stats.norm.sf(b + c * q) * law.pdf(q), q)))
         if k == 1:  # the density has a pole at 0
-            truth = math.log(2 * integrate.quad(lambda v: stats.norm.sf(b + c * v * v) * stats.norm.pdf(v), 0, 12)[0])
+            v = np.linspace(-12, 12, 400_001)
+            truth = float(np.log(np.trapezoid(stats.norm.sf(b + c * v * v) * stats.norm.pdf(v), v)))
         found[f"d={d} c={c}"] = normal(
             d, lambda x, b=b, c=c, k=k: x[:, 0] - b - c * x[:, 1 : k + 1].square().sum(1), truth
         )
@@ -287,6 +297,29 @@ def deceptive() -> dict[str, Case]:
         "cliff d=3": normal(3, cliff, tail(3.8)),
         "cliff beside a hill d=10": normal(10, beside, tail(4.0)),
         "37 sigma": normal(3, lambda x: torch.maximum(x[:, 0] - 37, 30 * (x[:, 1] - 6)), tail(6.0)),
+    }
+
+
+@family("tuned")
+def collision_networks() -> dict[str, Case]:
+    """CollisionDetection against 1.7e10 plain draws of the reference file."""
+    with (DATA.parent / "reference" / "collision_detection_log_prob.csv").open() as lines:
+        rows = {row["file"]: row for row in csv.DictReader(lines) if int(row["naive_hits"]) > 5000}
+    problems = {p.name: p for p in collision_problems(DATA, verdict="SAT") if p.name in rows}
+    found = {}
+    for name in sorted(problems, key=lambda name: int(rows[name]["naive_hits"]))[:24:4]:
+        hits, draws = int(rows[name]["naive_hits"]), int(rows[name]["naive_samples"])
+        found[name.removeprefix("reluBenchmark")] = Case(problems[name], math.log(hits / draws), 10)
+    return found
+
+
+@family("tuned")
+def mnist_256x2() -> dict[str, Case]:
+    """Noise in 784 dimensions against the references of the other benchmarks, by large splitting runs."""
+    with (DATA.parent / "reference" / "mnistfc_256x2_log_prob.csv").open() as lines:
+        rows = [(int(r["test_index"]), float(r["eps"]), float(r["log_prob"])) for r in csv.DictReader(lines)]
+    return {
+        f"image {i} eps {eps}": Case(mnist_problem(DATA, i, eps), truth, 5) for i, eps, truth in rows if truth > -25
     }
 
 
@@ -405,7 +438,8 @@ def random_networks() -> dict[str, Case]:
     for seed in range(8):
         d = 2 + seed % 4
         g = torch.Generator().manual_seed(100 + seed)
-        network = nn.Sequential(nn.Linear(d, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 5)).eval()
+        last = nn.Linear(24, 5)
+        network = nn.Sequential(nn.Linear(d, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), last).eval()
         for p in network.parameters():
             p.requires_grad_(False).copy_(torch.randn(p.shape, generator=g) * (0.6 if p.ndim > 1 else 0.3))
         y = network(torch.rand(200_000, d, generator=g))
@@ -413,11 +447,26 @@ def random_networks() -> dict[str, Case]:
         margin = y.clone()
         margin[:, label] = -torch.inf
         gap = (margin.amax(1) - y[:, label]).sort().values
-        network[4].bias[label] += float(gap[-1]) + 0.1 * float(gap[-1] - gap[-2000])
+        last.bias[label] += float(gap[-1]) + 0.1 * float(gap[-1] - gap[-2000])
         problem = Problem(network, Misclassification(label), Box(torch.zeros(d), torch.ones(d)))
         *_, known = probability_bounds(problem, 30.0, 0.03)
         if known.log_lower > -30:
             found[f"seed {seed} d={d}"] = Case(problem, 0.5 * (known.log_lower + known.log_upper))
+    return found
+
+
+@family("kept")
+def real_networks() -> dict[str, Case]:
+    """ACAS Xu and deeper MNIST networks against a billion plain draws each (plain_draws.py on an H200)."""
+    acas = {"1_3": (0.1899, 2813), "2_7": (0.063, 3255), "4_5": (0.0718, 3076), "5_9": (0.0522, 2049)}
+    mnist = {(5, "256x4"): (0.1562, 2903), (7, "256x6"): (0.1266, 3965)}
+    found = {}
+    for name, (threshold, hits) in acas.items():
+        problem = plain_draws.acas_outputs(DATA, name, threshold)
+        found[problem.name] = Case(problem, math.log(hits / 1e9), 4)
+    for (index, widths), (eps, hits) in mnist.items():
+        problem = plain_draws.mnist_noise(DATA, index, widths, eps)
+        found[problem.name] = Case(problem, math.log(hits / 1e9), 5)
     return found
 
 

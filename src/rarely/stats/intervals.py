@@ -40,12 +40,32 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 def _solve(
     increasing: Callable[[float], float], target: float, low: float, high: float, precision: float = 1e-13
 ) -> float:
-    while high - low > precision * (1 + abs(low)):
-        mid = 0.5 * (low + high)
-        if not low < mid < high:
-            break
-        low, high = (mid, high) if increasing(mid) < target else (low, mid)
-    return 0.5 * (low + high)
+    """Where a function between `low` and `high` reaches the target, by Chandrupatla's method (1997).
+
+    Inverse quadratic steps where the last three points allow them, halves elsewhere: a third of bisection's calls.
+    """
+    a, b = low, high
+    fa, fb = increasing(a) - target, increasing(b) - target
+    if fa >= 0 or fb <= 0:
+        return a if fa >= 0 else b
+    step = 0.5
+    while True:
+        x = a + step * (b - a)
+        f = increasing(x) - target
+        if (f > 0) == (fa > 0):
+            c, fc = a, fa
+        else:
+            c, fc, b, fb = b, fb, a, fa
+        a, fa = x, f
+        best = a if abs(fa) < abs(fb) else b
+        limit = 0.5 * precision * (1 + abs(best)) / max(abs(b - a), 1e-300)
+        if fa == 0 or limit >= 0.5 or not min(a, b) < 0.5 * (a + b) < max(a, b):
+            return best
+        xi, phi = (a - b) / (c - b), (fa - fb) / (fc - fb)
+        step = 0.5
+        if phi * phi < xi and (1 - phi) ** 2 < 1 - xi:
+            step = fa / (fb - fa) * fc / (fb - fc) + (c - a) / (b - a) * fa / (fc - fa) * fb / (fc - fb)
+        step = min(1 - limit, max(limit, step))
 
 
 @lru_cache(maxsize=4096)
