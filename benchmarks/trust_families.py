@@ -31,6 +31,7 @@ class Case:
     problem: Problem
     truth: float  # log p
     at_once: int = 20  # copies of it in one batch
+    error: float = 0.0  # standard deviation of the truth itself, where it was drawn
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,7 @@ def collision_networks() -> dict[str, Case]:
     found = {}
     for name in sorted(problems, key=lambda name: int(rows[name]["naive_hits"]))[:24:4]:
         hits, draws = int(rows[name]["naive_hits"]), int(rows[name]["naive_samples"])
-        found[name.removeprefix("reluBenchmark")] = Case(problems[name], math.log(hits / draws), 10)
+        found[name.removeprefix("reluBenchmark")] = Case(problems[name], math.log(hits / draws), 10, hits**-0.5)
     return found
 
 
@@ -317,7 +318,7 @@ def collision_networks() -> dict[str, Case]:
 def mnist_256x2() -> dict[str, Case]:
     """Noise in 784 dimensions against the references of the other benchmarks, by large splitting runs."""
     with (DATA.parent / "reference" / "mnistfc_256x2_log_prob.csv").open() as lines:
-        rows = [(int(r["test_index"]), float(r["eps"]), float(r["log_prob"])) for r in csv.DictReader(lines)]
+        rows = [[float(r[k]) for k in ("test_index", "eps", "log_prob", "log_prob_sd")] for r in csv.DictReader(lines)]
     return {
         f"image {i} eps {eps}": Case(mnist_problem(DATA, i, eps), truth, 5) for i, eps, truth in rows if truth > -25
     }
@@ -451,7 +452,9 @@ def random_networks() -> dict[str, Case]:
         problem = Problem(network, Misclassification(label), Box(torch.zeros(d), torch.ones(d)))
         *_, known = probability_bounds(problem, 30.0, 0.03)
         if known.log_lower > -30:
-            found[f"seed {seed} d={d}"] = Case(problem, 0.5 * (known.log_lower + known.log_upper))
+            found[f"seed {seed} d={d}"] = Case(
+                problem, 0.5 * (known.log_lower + known.log_upper), error=0.25 * known.gap
+            )
     return found
 
 
@@ -463,10 +466,10 @@ def real_networks() -> dict[str, Case]:
     found = {}
     for name, (threshold, hits) in acas.items():
         problem = plain_draws.acas_outputs(DATA, name, threshold)
-        found[problem.name] = Case(problem, math.log(hits / 1e9), 4)
+        found[problem.name] = Case(problem, math.log(hits / 1e9), 4, hits**-0.5)
     for (index, widths), (eps, hits) in mnist.items():
         problem = plain_draws.mnist_noise(DATA, index, widths, eps)
-        found[problem.name] = Case(problem, math.log(hits / 1e9), 5)
+        found[problem.name] = Case(problem, math.log(hits / 1e9), 5, hits**-0.5)
     return found
 
 
