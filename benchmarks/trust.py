@@ -22,7 +22,6 @@ from common import parser, table, write_json
 from rarely import Auto, Estimate, Outcome, certify, estimate, test
 from rarely.questions.threshold import Ruling
 
-
 FACTORS = (0.1, 0.5, 2.0, 10.0)  # p_max over p
 TIMEOUT = 20.0  # seconds of a decision
 

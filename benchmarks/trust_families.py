@@ -320,7 +320,9 @@ def mnist_256x2() -> dict[str, Case]:
     with (DATA.parent / "reference" / "mnistfc_256x2_log_prob.csv").open() as lines:
         rows = [[float(r[k]) for k in ("test_index", "eps", "log_prob", "log_prob_sd")] for r in csv.DictReader(lines)]
     return {
-        f"image {i} eps {eps}": Case(mnist_problem(DATA, i, eps), truth, 5) for i, eps, truth in rows if truth > -25
+        f"image {i:g} eps {eps}": Case(mnist_problem(DATA, int(i), eps), truth, 5, error)
+        for i, eps, truth, error in rows
+        if truth > -25
     }
 
 
