@@ -192,6 +192,32 @@ class Estimate:
             raise FormatError(source, f"not an estimate written by rarely: {error!r}") from error
 
 
+class Concluded:
+    """What the rulings and verdicts have in common: their cost, one line, and JSON."""
+
+    sentence: str
+    evaluations: int
+    gradients: int
+    seconds: float
+    evidence: tuple[Evidence, ...]
+    witnesses: Witnesses
+
+    @property
+    def calls(self) -> int:
+        """Cost in network calls, a gradient counted as three."""
+        return self.evaluations + 3 * self.gradients
+
+    def _line(self, word: str) -> str:
+        return f"{word}: {self.sentence} ({self.calls:,} calls, {self.seconds:.1f} s)"
+
+    def to_json(self) -> str:
+        """Everything but the witnesses' values."""
+        content = {k: v.value if isinstance(v, Enum) else v for k, v in self.__dict__.items()}
+        content |= {"witnesses": len(self.witnesses), "calls": self.calls}
+        content["evidence"] = [records.to_data(record) for record in self.evidence]
+        return json.dumps(plain(content), indent=2, allow_nan=False)
+
+
 def scientific(log_prob: float) -> str:
     """A probability given by its natural log, as 1.23e-45, without underflow."""
     if log_prob == -math.inf:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rarely.core import evidence as records
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Witnesses
@@ -21,7 +19,7 @@ from rarely.methods.base import Run
 from rarely.questions.case import Case
 from rarely.questions.conclude import Belief, believe
 from rarely.questions.estimate import check_confidence, learn, witnesses_of
-from rarely.questions.result import Estimate, Outcome, plain
+from rarely.questions.result import Concluded, Estimate, Outcome
 from rarely.questions.strategy import SEARCH, Auto
 from rarely.stats.sequential import draws_needed, log_evidence_above, log_evidence_below
 
@@ -39,7 +37,7 @@ class Ruling(Enum):
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(Concluded):
     """The ruling on p < p_max, with what it rests on."""
 
     ruling: Ruling
@@ -52,20 +50,8 @@ class Decision:
     evidence: tuple[Evidence, ...] = field(repr=False)
     witnesses: Witnesses = field(repr=False)
 
-    @property
-    def calls(self) -> int:
-        """Cost in network calls, a gradient counted as three."""
-        return self.evaluations + 3 * self.gradients
-
     def __str__(self) -> str:
-        return f"{self.ruling.value}: {self.sentence} ({self.calls:,} calls, {self.seconds:.1f} s)"
-
-    def to_json(self) -> str:
-        """Everything but the witnesses' values."""
-        content = {key: value for key, value in self.__dict__.items() if key != "witnesses"}
-        content |= {"ruling": self.ruling.value, "witnesses": len(self.witnesses), "calls": self.calls}
-        content["evidence"] = [records.to_data(record) for record in self.evidence]
-        return json.dumps(plain(content), indent=2, allow_nan=False)
+        return self._line(self.ruling.value)
 
 
 @dataclass(frozen=True)

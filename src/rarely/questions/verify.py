@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -10,7 +9,6 @@ from typing import Literal
 from torch import Tensor
 
 from rarely.bounds.problems import components
-from rarely.core import evidence as records
 from rarely.core.batch import Batch
 from rarely.core.evidence import Bracket, Evidence, Found, Searched, Witnesses
 from rarely.core.execution import Execution
@@ -21,7 +19,7 @@ from rarely.methods.base import Run
 from rarely.questions.case import Case
 from rarely.questions.conclude import believe
 from rarely.questions.estimate import learn, witnesses_of
-from rarely.questions.result import Estimate, Outcome, plain
+from rarely.questions.result import Concluded, Estimate, Outcome
 from rarely.questions.strategy import Auto
 
 Judge = Callable[[Tensor], int | None]  # candidates (n, *event), best first: which of them stands, if any
@@ -31,7 +29,7 @@ Status = Literal["sat", "unsat", "unknown", "timeout"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Concluded):
     """What is known: `sat` comes with a violating input that was replayed, `unsat` only from a proof."""
 
     status: Status
@@ -42,20 +40,8 @@ class Verdict:
     evidence: tuple[Evidence, ...] = field(repr=False)
     witnesses: Witnesses = field(repr=False)
 
-    @property
-    def calls(self) -> int:
-        """Cost in network calls, a gradient counted as three."""
-        return self.evaluations + 3 * self.gradients
-
     def __str__(self) -> str:
-        return f"{self.status}: {self.sentence} ({self.calls:,} calls, {self.seconds:.1f} s)"
-
-    def to_json(self) -> str:
-        """Everything but the witnesses' values."""
-        content = {key: value for key, value in self.__dict__.items() if key != "witnesses"}
-        content |= {"witnesses": len(self.witnesses), "calls": self.calls}
-        content["evidence"] = [records.to_data(record) for record in self.evidence]
-        return json.dumps(plain(content), indent=2, allow_nan=False)
+        return self._line(self.status)
 
 
 @dataclass
