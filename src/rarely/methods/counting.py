@@ -38,7 +38,7 @@ from rarely.core.evidence import (
 from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
-from rarely.core.thresholds import COUNTED_SHARE, SEARCHED
+from rarely.core.thresholds import SEARCHED, WEIGHTS_SHARE
 from rarely.methods.base import Run, progress
 from rarely.stats.statistic import Binomial
 
@@ -200,7 +200,7 @@ class Counting:
         return learnt
 
     def _counted(self, part: Batch, parts: Parts, shape: tuple[int, ...], rng: Rng) -> list[list[Evidence]]:
-        enough = math.ceil(1 / (COUNTED_SHARE * self.target_error) ** 2)
+        enough = math.ceil(1 / (WEIGHTS_SHARE * self.target_error) ** 2)
         counts, own = [_Count(total) for total in parts.total.tolist()], Rng(rng.seed(), part.device)
         with suppress(Exhausted):  # a round that is not paid for to the end says nothing
             while any(wanted := self._wanted(part, counts, enough)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rarely.core.batch import Batch
 from rarely.core.evidence import Bracket
 from rarely.core.rng import Rng
-from rarely.core.thresholds import BOXES, BRACKETED, QUICK_COUNT, SEARCHED
+from rarely.core.thresholds import BOXES, BRACKETED, MORE_BOXES, QUICK_COUNT, SEARCHED
 from rarely.methods.attack import Attack
 from rarely.methods.counting import Counting
 from rarely.methods.proofs import Brackets, Proofs
@@ -84,4 +84,5 @@ class Bounding:
         yield from learn(count, batch, cases, goal, rng)
 
     def count_between(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        yield from learn(Counting(self._seconds, self.proof_boxes, self.target_error), batch, cases, goal, rng)
+        most = MORE_BOXES if self.proof_boxes is None else min(MORE_BOXES, self.proof_boxes)
+        yield from learn(Counting(self._seconds, most, self.target_error), batch, cases, goal, rng)
