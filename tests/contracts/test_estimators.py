@@ -282,7 +282,7 @@ def test_provenance_says_how(estimator: Estimator) -> None:
     result = estimate(above(1.5), estimator, seed=9)
     assert result.provenance["seed"] == 9
     assert result.provenance["estimator"]["name"] == type(estimator).__name__
-    assert result.provenance["device"] == "cpu"
+    assert result.provenance["device"] == ("cuda" if torch.cuda.is_available() else "cpu")
     assert type(result).from_json(result.to_json()).provenance == result.provenance
 
 

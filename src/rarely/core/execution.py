@@ -21,7 +21,7 @@ from rarely.core.problem import Problem
 from rarely.core.properties import stack_properties
 from rarely.core.rng import Rng
 from rarely.core.snapshots import Rows, Snapshots, agree, architecture, one_by_one, together
-from rarely.core.spend import Spend
+from rarely.core.spend import Exhausted, Spend
 from rarely.core.stacking import place
 
 _BYTES_PER_FORWARD = 16 * 2**20  # activations kept in flight on a CPU: what stays in the caches is fastest
@@ -119,8 +119,9 @@ class Execution:
                 chunk *= len(networks)  # each takes its own share of the rows
             else:
                 stacked, probe = together(modules, first.dtype), problems[rows[0]].inputs.sample(_COMPARED, Rng(0))
-                spend.charge(torch.tensor(rows[:1]), 2 * len(networks) * _COMPARED)
-                if agree(stacked, calls, probe.to(device, dtype)):
+                if _paid(spend, rows[0], 2 * len(networks) * _COMPARED) and agree(
+                    stacked, calls, probe.to(device, dtype)
+                ):
                     forward, whole = Snapshots(owner, partial(stacked, chunk=chunk)), Snapshots(owner, stacked)
         chosen = [problems[i] for i in rows]
         prop = place(stack_properties([p.property for p in chosen]), device, dtype)
@@ -206,6 +207,27 @@ def _chunked(call: Rows, chunk: int, spend: Spend) -> Rows:
     return forward
 
 
+def _paid(spend: Spend, row: int, calls: int) -> bool:
+    try:
+        spend.charge(torch.tensor([row]), calls)
+    except Exhausted:
+        return False
+    return True
+
+
+@contextmanager
+def _sparing_the_default(device: torch.device) -> Iterator[None]:
+    """Torch's own generator takes part in every recording, and one that fails would leave it unusable: lend a copy."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator = torch.cuda.default_generators[index]
+    own = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(own.clone_state())
+    try:
+        yield
+    finally:
+        generator.graphsafe_set_state(own)
+
+
 def record(step: Callable[[], None], batch: Batch, rng: Rng) -> Callable[[], None] | None:
     """Record what `step` does to the tensors it reads and writes, without doing it, as a CUDA graph to be replayed.
 
@@ -219,7 +241,7 @@ def record(step: Callable[[], None], batch: Batch, rng: Rng) -> Callable[[], Non
     side.wait_stream(here)
     # By hand: the context manager of torch also empties the memory cache and collects garbage, at 50 ms a time.
     try:
-        with torch.cuda.stream(side):
+        with _sparing_the_default(batch.device), torch.cuda.stream(side):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 step()

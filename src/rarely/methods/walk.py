@@ -38,6 +38,8 @@ class Walk:
         """Start from `state`, which is used up, above `level` (B,)."""
         state = self.kernel.fit(state)
         self.done = 0
+        if self._replay is not None and state.score.shape != self.total.shape:  # a recording is of one size
+            self._replay, self._taken = None, 0
         if self._replay is None:
             self.state, self._level, self.total = state, level.unsqueeze(1).clone(), torch.zeros_like(state.score)
             return

@@ -173,7 +173,7 @@ def test_a_network_without_gradients_is_still_sampled():
 
     above = rarely.LinearConstraint([[-1.0]], [-1.0])
     problem = rarely.Problem(Table().eval(), above, rarely.Box([0.0, 0.0], [1.0, 1.0]))
-    assert rarely.verify(problem, 5.0).status == "sat"
+    assert rarely.verify(problem, 5.0, device="cpu").status == "sat"
 
 
 def test_leaving_out_dead_neurons_changes_nothing_on_the_region():

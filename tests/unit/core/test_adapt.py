@@ -68,7 +68,7 @@ def test_an_eval_module_does_not_warn() -> None:
 def test_a_tensor_function_has_gradients() -> None:
     problem = Problem(lambda x: x @ torch.eye(3), lambda x, y: y[:, 0] - 0.9, BOX)
     assert problem.adapted.differentiable
-    result = estimate(problem, Splitting(50, islands=2, kernel=Langevin()))
+    result = estimate(problem, Splitting(50, islands=2, kernel=Langevin()), device="cpu")
     assert result.gradients > 0
 
 
