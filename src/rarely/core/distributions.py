@@ -36,18 +36,19 @@ _OFF = 0.016  # nats by which half of a table may miss the other half, to 1e-100
 
 
 def from_torch(distribution: laws.Distribution) -> InputModel:
-    """The distribution with a map from normals where its coordinates are independent, else as it is."""
+    """The distribution with a map from normals where its coordinates are independent or normal, else as it is."""
     shape = tuple(distribution.batch_shape) + tuple(distribution.event_shape)
     base: Any = distribution
     while isinstance(base, laws.Independent):
         base = base.base_dist
-    quantile = _quantile(base)
+    quantile = _correlated(base) if base is distribution else None
+    quantile = quantile or _quantile(base)
     return Custom(distribution, shape) if quantile is None else Marginals(distribution, quantile, shape)
 
 
 @dataclass(frozen=True)
 class Marginals:
-    """A torch distribution whose coordinates are independent, in the space of the normals behind them."""
+    """A torch distribution in the space of the normals behind it."""
 
     stackable: ClassVar[bool] = False
     distribution: Any
@@ -86,6 +87,14 @@ class Marginals:
 def _bounds(distribution: Any) -> Any:
     support = distribution.support
     return getattr(support, "base_constraint", support)
+
+
+def _correlated(law: Any) -> Any:
+    """The map of a normal law with correlations, or None."""
+    if not isinstance(law, laws.MultivariateNormal | laws.LowRankMultivariateNormal) or tuple(law.batch_shape):
+        return None
+    root = torch.linalg.cholesky(law.covariance_matrix.double())
+    return lambda z: law.loc.to(z) + z @ root.to(z).mT
 
 
 def _quantile(base: Any) -> Any:

@@ -47,6 +47,7 @@ PILOT = 1000  # independent inputs drawn first: 3 % of the cost of a rare proble
 COMMON = 0.004  # share of the pilot from which plain Monte Carlo is cheaper than anything else: 45,000 calls at 0.1
 BOXES = 400  # of each problem, before its inputs are counted in what they leave: on 60 CollisionDetection references
 # proved upper bounds are 0.4 nats over the truth after 70 boxes in the median, 1 after 110 in nine of ten, 0.2 ms a box
+QUICK_SECONDS, QUICK_SECONDS_EACH = 1.0, 0.05  # for such bounds, in all and of each problem
 MORE_BOXES = 10_000  # of each problem that nothing faster has answered: ten pyramids in five dimensions take 1,800
 QUICK_COUNT = 20_000  # inputs that are counted in what they leave: as many as splitting would take
 CHANCE = 500_000  # inputs that plain Monte Carlo may draw where there is nothing to climb: p = 4e-5 to 0.22

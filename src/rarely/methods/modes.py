@@ -29,6 +29,7 @@ _FAR, _GRADIENTS = 8.0, 64  # standard deviations out to which gradients are tak
 _EXTRA = 16  # distinct directions of far gradients that are followed, beside one for each way to fail
 _SHRINK = 0.7  # of a distance guessed from one gradient: no way is given up that may be this much nearer
 _ROUNDS = 6  # improvements of a direction
+_PLAIN = 8  # dimensions in which distances tell regions apart
 _BEYOND = 1.1  # of the step to where a score would be 0
 _POINTS = 24  # violating points that start a search of their own
 
@@ -161,7 +162,8 @@ class FarDraws:
         state = State(z[where][index, chosen], scores[where][index, chosen], z.new_full((len(rows), 1), 0.3))
         part = batch.take(torch.tensor(rows))
         level = scores.new_zeros(len(rows))
-        moved = move(Walk(PCN(), part, False, rng), state, level, self.steps, self.steps).state
+        steps = self.steps * (1 if z.shape[2] <= _PLAIN else 4)  # coordinates that do not matter return last
+        moved = move(Walk(PCN(), part, False, rng), state, level, steps, steps).state
         for j, b in enumerate(rows):
             found[b] = moved.position[j, : min(self.kept, len(hits[b]))]
         return found
@@ -192,3 +194,19 @@ def unseen_points(points: Tensor, seen: Tensor) -> Tensor:
     own.fill_diagonal_(torch.inf)
     limit = 2.0 * torch.quantile(own.amin(1), 0.95)
     return torch.cdist(points.double(), seen.double()).amin(1) > limit
+
+
+def lost_share(points: Tensor, seen: Tensor) -> float:
+    """Share of violating points (n, d) that lie where `seen` (m, d) has none.
+
+    In many dimensions all distances are alike: they are taken in the few in which half of the points, and those seen,
+    reach farthest, and the other half is looked at. A half would find room for itself in any noise.
+    """
+    if points.shape[1] > _PLAIN:
+        half, points = points[::2].double(), points[1::2].double()
+        if len(points) < _PLAIN:
+            return 0.0
+        moment = half.mT @ half / len(half) + seen.double().mT @ seen.double() / len(seen)
+        basis = torch.linalg.eigh(moment)[1][:, -_PLAIN:]
+        points, seen = points @ basis, seen.double() @ basis
+    return float(unseen_points(points, seen).double().mean())

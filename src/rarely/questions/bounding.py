@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from rarely.core.batch import Batch
 from rarely.core.evidence import Bracket
 from rarely.core.rng import Rng
-from rarely.core.thresholds import BOXES, BRACKETED, MORE_BOXES, QUICK_COUNT, SEARCHED
+from rarely.core.thresholds import (
+    BOXES,
+    BRACKETED,
+    MORE_BOXES,
+    QUICK_COUNT,
+    QUICK_SECONDS,
+    QUICK_SECONDS_EACH,
+    SEARCHED,
+)
 from rarely.methods.attack import Attack
 from rarely.methods.counting import Counting
 from rarely.methods.proofs import Brackets, Proofs
@@ -79,8 +87,9 @@ class Bounding:
         return self._proves and batch.network.module is not None and dimension(batch) <= SEARCHED
 
     def count_soon(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        most = BOXES if self.proof_boxes is None else min(BOXES, self.proof_boxes)
-        count = Counting(self._seconds, most, self.target_error, QUICK_COUNT)
+        most = MORE_BOXES if self.proof_boxes is None else min(BOXES, self.proof_boxes)
+        seconds = min(self._seconds, QUICK_SECONDS + QUICK_SECONDS_EACH * len(cases))
+        count = Counting(seconds, most, self.target_error, QUICK_COUNT)
         yield from learn(count, batch, cases, goal, rng)
 
     def count_between(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:

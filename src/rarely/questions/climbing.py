@@ -28,7 +28,7 @@ from rarely.methods.base import progress
 from rarely.methods.importance import ImportanceSampling
 from rarely.methods.islands import evidence_of
 from rarely.methods.line_sampling import LineSampling
-from rarely.methods.modes import FarDraws, unseen_points
+from rarely.methods.modes import FarDraws, lost_share
 from rarely.methods.splitting import Splitting
 from rarely.methods.unseen import compare
 from rarely.questions.case import Case, Goal, Work, mixture_of, note, part_of
@@ -177,7 +177,7 @@ def _compare(case: Case) -> None:
     split = case.split
     if not isinstance(split, Number) or case.held is None or case.points is None or case.far is None:
         return
-    share = float(unseen_points(case.far, torch.cat([case.points, case.held])).double().mean())
+    share = lost_share(case.far, torch.cat([case.points, case.held]))
     if share > LOST:
         told = f"{share:.0%} of the violations that {FAR} led to lie where it has none"
         case.evidence[case.evidence.index(split)] = replace(split, lost=told)

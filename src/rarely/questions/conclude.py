@@ -213,11 +213,9 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
         if split is None and levels is not None and count is None:
             return number, refusal
     if split is not None:
-        exact = [n for n in (count,) if n is not None and apart(split, n)]
-        against = next((n for n in (*exact, *sound) if n in exact or apart(split, n)), None)
-        if against is None or split.doubt:
-            return split, split.lost
-        return split, _contradiction(split, against)
+        # A method that doubts its number may have missed something; it has not invented what lies above splitting's.
+        against = next((n for n in (count, *fast) if n is not None and apart(split, n)), None)
+        return split, split.lost if against is None or split.doubt else _contradiction(split, against)
     if count is not None:
         return count, ""
     return fast[0], ""

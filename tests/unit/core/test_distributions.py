@@ -138,7 +138,6 @@ def test_a_number_without_dimensions() -> None:
     [
         laws.Poisson(torch.ones(3)),
         laws.Bernoulli(torch.full((3,), 0.5)),
-        laws.MultivariateNormal(torch.zeros(3), torch.eye(3)),
         laws.Dirichlet(torch.ones(3)),
         laws.MixtureSameFamily(laws.Categorical(torch.ones(3, 2)), laws.Normal(torch.zeros(3, 2), torch.ones(3, 2))),
         laws.TransformedDistribution(laws.Normal(torch.zeros(3), 1.0), [laws.SigmoidTransform()]),
@@ -175,3 +174,19 @@ def test_heavy_tails_are_ordinary(black_box: bool) -> None:
     found = estimate(problem, Auto(proof_seconds=0), seed=1)
     assert found.outcome is Outcome.VIOLATED
     assert abs(found.log_prob - math.log(1e-6)) < 5 * found.log_prob_std
+
+
+@pytest.mark.parametrize("low_rank", [False, True])
+def test_normal_laws_with_correlations_map_from_normals(low_rank: bool) -> None:
+    factor, diagonal, mean = torch.tensor([[2.0], [1.0], [-1.0]]), torch.tensor([0.5, 1.0, 2.0]), torch.arange(3.0)
+    covariance = factor @ factor.mT + diagonal.diag()
+    law = (
+        laws.LowRankMultivariateNormal(mean, factor, diagonal)
+        if low_rank
+        else laws.MultivariateNormal(mean, covariance)
+    )
+    model = from_torch(law)
+    assert model.normal_dim == 3
+    columns = model.from_normal(torch.eye(3).double()) - mean
+    assert torch.allclose(columns.mT @ columns, covariance.double(), atol=1e-5)
+    assert torch.allclose(model.from_normal(torch.zeros(1, 3)), mean)
