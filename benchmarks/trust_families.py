@@ -36,7 +36,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Family:
-    part: str  # "tuned" or "kept"
+    part: str  # "tuned", "kept" or "open"
     cases: Callable[[], dict[str, Case]]
 
 
@@ -488,4 +488,55 @@ def black_boxes() -> dict[str, Case]:
             4, lambda x: torch.maximum(x[:, 0] - 5.5, 3 * (-x[:, 1] - 4.8)), union(tail(5.5), tail(4.8)), True
         ),
         "stairs d=3": normal(3, lambda x: torch.floor(x[:, 0] * 3) / 3 - 4, tail(4.0), True),
+    }
+
+
+# Open: found by somebody who tried to break it, and not cured -------------------------------------------------------
+
+
+@family("open")
+def hidden_corners() -> dict[str, Case]:
+    """Beside a plane a steeper mode that few draws and no gradient point to: all of k coordinates must be large."""
+    found = {}
+    for d, k, b, slope, black in ((12, 8, 1.3, 5, False), (20, 4, 2.2, 4, False), (8, 7, 1.5, 5, True)):
+        found[f"{k} coordinates d={d}{' black' * black}"] = normal(
+            d,
+            lambda x, k=k, b=b, s=slope: torch.maximum(x[:, 0] - 6, s * (x[:, -k:].amin(1) - b)),
+            float(np.logaddexp(tail(6.0), k * tail(b))),
+            black,
+        )
+    found["outside a ball d=20"] = normal(
+        20,
+        lambda x: torch.maximum(x[:, 0] - 6, 4 * (x[:, 1:6].norm(dim=1) - 6.8)),
+        float(np.logaddexp(tail(6.0), stats.chi2.logsf(6.8**2, 5))),
+    )
+    return found
+
+
+@family("open")
+def steep_pyramid() -> dict[str, Case]:
+    """A small steep pyramid in a box beside a shallow one, no module to bound."""
+    found = {}
+    for d in (6, 9):
+        near, far = 0.02 * d, 0.03 * d
+        truth = np.logaddexp(*(d * math.log(2 * r) - math.lgamma(d + 1) for r in (near, far)))
+
+        def score(x: Tensor, y: Tensor, near: float = near, far: float = far) -> Tensor:
+            shallow, steep = near - (y - 0.3).abs().sum(1), far - (y - 0.75).abs().sum(1)
+            return torch.maximum(0.2 * shallow, 2 * steep)
+
+        found[f"d={d}"] = Case(Problem(identity, score, Box(torch.zeros(d), torch.ones(d))), float(truth))
+    return found
+
+
+@family("open")
+def random_walks() -> dict[str, Case]:
+    """Laws that do not map from normals: the random walk is all there is."""
+    rare = torch.distributions.Categorical(torch.tensor([1 - 1e-5, 1e-5]))
+    spread = torch.tensor([[1.0] * 3, [5.0] * 3])
+    parts = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(2, 3), spread), 1)
+    mixed = torch.distributions.MixtureSameFamily(rare, parts)
+    truth = np.logaddexp(math.log1p(-1e-5) + tail(10.0), math.log(1e-5) + tail(2.0))
+    return {
+        "rare component of torch's d=3": Case(Problem(identity, lambda x, y: y[:, 0] - 10, mixed), float(truth)),
     }
