@@ -4,7 +4,7 @@
 
 An answer counts as trusted unless its outcome is `stalled`; it covers when the 95 % interval (or the bound, where there
 is no number) holds the truth. Families are of three kinds: those that methods and thresholds were tuned on, those kept
-back, which are looked at once a change is finished, and those that are known to fail; docs/benchmarks.md has the tables.
+back, which are looked at once a change is finished, and those known to fail; docs/benchmarks.md has the tables.
 """
 
 from __future__ import annotations

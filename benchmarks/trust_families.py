@@ -519,7 +519,8 @@ def steep_pyramid() -> dict[str, Case]:
     found = {}
     for d in (6, 9):
         near, far = 0.02 * d, 0.03 * d
-        truth = np.logaddexp(*(d * math.log(2 * r) - math.lgamma(d + 1) for r in (near, far)))
+        first, second = (d * math.log(2 * r) - math.lgamma(d + 1) for r in (near, far))
+        truth = np.logaddexp(first, second)
 
         def score(x: Tensor, y: Tensor, near: float = near, far: float = far) -> Tensor:
             shallow, steep = near - (y - 0.3).abs().sum(1), far - (y - 0.75).abs().sum(1)

@@ -15,7 +15,7 @@ from rarely.core.rng import Rng
 from rarely.methods.modes import PRUNE, SAME, log_tail, search_modes
 from rarely.methods.tempering import Lines
 
-_MOST = 4  # lines for one way to fail
+_MOST = 16  # lines for one way to fail
 _CROWDED = 4.0  # nats under the best direction within which one more than those counts
 
 
