@@ -15,7 +15,7 @@ from rarely.core.rng import Rng
 from rarely.methods.modes import PRUNE, SAME, log_tail, search_modes
 from rarely.methods.tempering import Lines
 
-_MOST = 16  # lines for one way to fail
+_MOST = 12  # lines for one way to fail: fewer than directions that are searched, so that a region all around is seen
 _CROWDED = 4.0  # nats under the best direction within which one more than those counts
 
 
