@@ -191,3 +191,14 @@ def test_the_questions_do_not_contradict_each_other(problem: Problem, budget: in
                 assert decision.ruling is not Ruling.REJECTED or said.interval.high > math.log(p_max)
             if said.outcome is rarely.Outcome.PROVED_SAFE:
                 assert decision.ruling is not Ruling.REJECTED
+
+
+def test_what_was_saved_is_known_to_the_next_question() -> None:
+    """Without the violating inputs, which JSON does not hold."""
+    problem = rarely.Problem(lambda x: x, lambda x, y: y[:, 0] - 4, rarely.Gaussian(torch.zeros(20), 1.0))
+    saved = rarely.Estimate.from_json(rarely.estimate(problem, seed=3).to_json())
+    for p_max, ruling in ((1e-3, Ruling.ACCEPTED), (1e-6, Ruling.REJECTED)):
+        decision = rarely.test(problem, p_max, known=saved)
+        assert decision.ruling is ruling
+        assert decision.calls == 0
+    assert rarely.verify(problem, 5.0, known=saved, max_evaluations=5000).status == "sat", "found again, and replayed"

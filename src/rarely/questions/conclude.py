@@ -214,7 +214,8 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
             return number, refusal
     if split is not None:
         # A method that doubts its number may have missed something; it has not invented what lies above splitting's.
-        against = next((n for n in (count, *fast) if n is not None and apart(split, n)), None)
+        others = [n for n in (count, *fast) if n is not None and (not n.doubt or n.log_prob > split.log_prob)]
+        against = next((n for n in others if apart(split, n)), None)
         return split, split.lost if against is None or split.doubt else _contradiction(split, against)
     if count is not None:
         return count, ""

@@ -262,3 +262,37 @@ def test_counts_of_small_polytopes_are_unbiased(n: int, many: int) -> None:
     assert len(found) >= 4
     assert abs(sum(found)) / math.sqrt(len(found)) < 4
     assert max(map(abs, found)) < 5
+
+
+class Steep(nn.Module):
+    """max(0.2 (r - |x - 0.3|_1), 2 (r' - |x - 0.75|_1)): a small steep pyramid that climbs lead away from."""
+
+    def __init__(self, n: int, shallow: float, steep: float) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(n, 4 * n), nn.Linear(4 * n, 3), nn.Linear(3, 1)
+        eye, one = torch.eye(n), torch.ones(n)
+        near = torch.cat([-0.2 * torch.ones(2 * n), torch.zeros(2 * n)])
+        far = torch.cat([torch.zeros(2 * n), -2 * torch.ones(2 * n)])
+        with torch.no_grad():
+            self.first.weight.copy_(torch.cat([eye, -eye, eye, -eye]))
+            self.first.bias.copy_(torch.cat([-0.3 * one, 0.3 * one, -0.75 * one, 0.75 * one]))
+            self.second.weight.copy_(torch.stack([near - far, far, -far]))
+            self.second.bias.copy_(torch.tensor([0.2 * shallow - 2 * steep, 2 * steep, -2 * steep]))
+            self.last.weight.copy_(torch.tensor([[1.0, 1.0, -1.0]]))
+            self.last.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.second(self.first(x).relu()).relu())
+        return y
+
+
+def test_bounds_find_what_climbs_lead_away_from() -> None:
+    """Populations and proposals agreed on the shallow one alone, a tenth of p, in five runs of six."""
+    n, shallow, steep = 6, 0.12, 0.18
+    problem = rarely.Problem(
+        Steep(n, shallow, steep).eval(), rarely.LinearConstraint([[-1.0]], [0.0]), rarely.Box([0.0] * n, [1.0] * n)
+    )
+    exact = math.log(((2 * shallow) ** n + (2 * steep) ** n) / math.factorial(n))
+    found = rarely.estimate(problem, rarely.Auto(proof_seconds=60.0), device="cpu")
+    assert found.outcome is Outcome.VIOLATED
+    assert abs(found.log_prob - exact) < 4 * found.log_prob_std

@@ -16,7 +16,7 @@ from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted, Spend
 from rarely.methods.lines import find_lines
-from rarely.methods.modes import FarDraws, search_calls, search_modes, unseen_points
+from rarely.methods.modes import FarDraws, lost_share, search_calls, search_modes, unseen_points
 
 
 def make(d: int, score: Callable[[Tensor], Tensor], calls: int | None = None) -> Batch:
@@ -192,3 +192,19 @@ def test_unseen_points() -> None:
     assert float(unseen_points(more, seen).double().mean()) < 0.05
     assert unseen_points(away, seen).all()
     assert not unseen_points(away, seen[:7]).any(), "seven points show no region"
+
+
+@pytest.mark.parametrize("d", [5, 20, 60, 100])
+def test_a_lost_mode_shows_in_many_dimensions_and_noise_does_not(d: int) -> None:
+    """Points beyond z_0 = 6 have been seen; those met far out lie beyond z_1 = 5, or beyond z_0 = 6 too."""
+
+    def beyond(n: int, axis: int, distance: float, g: torch.Generator) -> Tensor:
+        z = torch.randn(n, d, generator=g)
+        z[:, axis] = distance - torch.rand(n, generator=g).log() / distance
+        return z
+
+    for seed in range(10):
+        g = torch.Generator().manual_seed(seed)
+        seen = beyond(800, 0, 6.0, g)
+        assert lost_share(beyond(64, 0, 6.0, g), seen) < 0.2
+        assert lost_share(torch.cat([beyond(40, 1, 5.0, g), beyond(24, 0, 6.0, g)]), seen) > 0.2

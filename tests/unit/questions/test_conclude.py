@@ -314,3 +314,20 @@ def test_a_sum_that_draws_of_the_whole_contradict_is_not_trusted() -> None:
     assert any("of 100,000 independent inputs" in note for note in belief.notes)
     assert belief.number is not None
     assert isinstance(belief.number.statistic, Sum)
+
+
+def test_what_a_doubted_method_found_above_splitting_contradicts_it() -> None:
+    """Seen with max((x0 - 6) / 50, x1 - 5): lines were right, did not see what splitting found, and were ignored."""
+    other = lines(-15.06, 0.05, "it did not see 100% of the violations that splitting found")
+    belief = believe([split(-21.0, 0.14), other, FOUND])
+    assert belief.outcome is Outcome.STALLED
+    assert "splitting says log p = -21.00" in belief.notes[0]
+    assert "line sampling says log p = -15.06" in belief.notes[0]
+    below = lines(-25.0, 0.05, "lines cross the boundary many times")
+    assert believe([split(-21.0, 0.14), below, FOUND]).outcome is Outcome.VIOLATED
+
+
+def test_a_lone_number_that_assumes_nothing_is_believed() -> None:
+    own = Number("mine", "another family", LogNormal(-9.0, 0.1), 1000)
+    assert believe([own, FOUND]).number is own
+    assert believe([own, FOUND]).outcome is Outcome.VIOLATED
