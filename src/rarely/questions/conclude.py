@@ -119,6 +119,8 @@ def believe(evidence: Sequence[Evidence]) -> Belief:
         return belief(Outcome.STALLED if doubts else outcome, None, told, *doubts)
     chosen, refusal = _choice(words, levels)
     others = [f"{n.method} was not used: {n.doubt}" for n in words.values() if n is not chosen and n.doubt]
+    exact = [e for e in evidence if isinstance(e, Number) and e.family == COUNTS and chosen.family != COUNTS]
+    refusal = refusal or next((_contradiction(chosen, n) for n in exact if apart(chosen, n)), "")
     reasons = [refusal, chosen.doubt, _clash(chosen, draws, proved), _wide(chosen), *doubts]
     if any(reasons):
         return belief(Outcome.STALLED, chosen, *reasons, *others)

@@ -331,3 +331,10 @@ def test_a_lone_number_that_assumes_nothing_is_believed() -> None:
     own = Number("mine", "another family", LogNormal(-9.0, 0.1), 1000)
     assert believe([own, FOUND]).number is own
     assert believe([own, FOUND]).outcome is Outcome.VIOLATED
+
+
+def test_every_exact_count_is_heard() -> None:
+    """One of two counts allows for the number, the other, a little less sure, does not."""
+    belief = believe([Draws(35, 6), split(-8.0, 1.5), count(5, 16)])
+    assert belief.outcome is Outcome.STALLED
+    assert "counting says" in belief.notes[0]
