@@ -81,7 +81,8 @@ class Bounding:
 
     def prove_longer(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         yield from learn(Attack(), batch, cases, goal, rng)
-        yield from learn(Proofs(self.proof_seconds, share=goal.patience), batch, cases, goal, rng)
+        longer = Proofs(self.proof_seconds * len(cases), share=goal.patience)  # so many for each of them
+        yield from learn(longer, batch, cases, goal, rng)
 
     def boxed(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return self._proves and batch.network.module is not None and dimension(batch) <= SEARCHED

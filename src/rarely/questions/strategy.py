@@ -71,7 +71,7 @@ class Auto:
     log_p_min: float = LOG_FLOOR
     islands: int = 8
     particles: int = 150  # per island of the referee
-    proof_seconds: float = 10.0  # for a proof before sampling, and as long for one where no violation was found
+    proof_seconds: float = 10.0  # for proofs before sampling, and as long for each problem where no violation was found
     proof_boxes: int | None = None  # limits the first proof by work and leaves the second away: no clock has a say
 
     def __post_init__(self) -> None:
