@@ -24,7 +24,7 @@ class Shifted(nn.Module):
         self.dropout = nn.Dropout(0.9)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.stack([self.dropout(x[:, 0]) + self.shift, torch.zeros(len(x))], 1)
+        return torch.stack([self.dropout(x[:, 0]) + self.shift, torch.zeros_like(x[:, 0])], 1)
 
 
 def problem() -> rarely.Problem:
