@@ -93,23 +93,27 @@ class Parts:
         start = torch.where(first > 0, shares[first - 1], 0.0)
         place = start[who] + rng.uniform(who.shape, torch.float64) * (shares[self.last] - start)[who]
         chosen = torch.searchsorted(shares, place, right=True).clamp(first[who], self.last[who])
-        x = torch.empty(len(who), self.low.shape[1], dtype=torch.float64, device=shares.device)
-        waiting = torch.arange(len(who), device=shares.device)
-        for _ in range(_ROUNDS):
-            if not len(waiting):
-                break
-            now = waiting[:_CHUNK]
-            low, high, A, b = (t[chosen[now]].unsqueeze(1) for t in (self.low, self.high, self.A, self.b))
-            candidates = low + rng.uniform((len(now), _TRIES, x.shape[1]), torch.float64) * (high - low)
-            inside = (candidates * A).sum(2) + b >= 0
-            found, which = inside.any(1), inside.to(torch.uint8).argmax(1)
-            x[now[found]] = candidates[found, which[found]]
-            waiting = torch.cat([waiting[_CHUNK:], now[~found]])
-        kept = torch.ones_like(who, dtype=torch.bool).index_fill_(0, waiting, False)  # parts that only rounding left
+        pieces = [self._inside(some, rng) for some in torch.split(chosen, _CHUNK)]
+        x, kept = (torch.cat(both) for both in zip(*pieces, strict=True))
         box = chosen // self.planes
         above = ((self.cuts.A[box] * x.unsqueeze(1)).sum(2) + self.cuts.b[box] >= 0).sum(1).clamp(min=1)
         kept &= rng.uniform(who.shape, torch.float64) * above < 1
         return x[kept], who[kept]
+
+    def _inside(self, chosen: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
+        """A point (n,) of each chosen part, and whether there was one: parts that only rounding left have none."""
+        x = torch.empty(len(chosen), self.low.shape[1], dtype=torch.float64, device=chosen.device)
+        waiting = torch.arange(len(chosen), device=chosen.device)
+        for _ in range(_ROUNDS):
+            if not len(waiting):
+                break
+            low, high, A, b = (t[chosen[waiting]].unsqueeze(1) for t in (self.low, self.high, self.A, self.b))
+            candidates = low + rng.uniform((len(waiting), _TRIES, x.shape[1]), torch.float64) * (high - low)
+            inside = (candidates * A).sum(2) + b >= 0
+            found, which = inside.any(1), inside.to(torch.uint8).argmax(1)
+            x[waiting[found]] = candidates[found, which[found]]
+            waiting = waiting[~found]
+        return x, torch.ones_like(chosen, dtype=torch.bool).index_fill_(0, waiting, False)
 
 
 def _readable(problem: Problem) -> tuple[UniformMeasure, nn.Module, list[Polytope]]:
@@ -212,20 +216,20 @@ class Counting:
                     scores.append(part.take(who[some]).score(x[some]).squeeze(1))
                     for k, n in enumerate(torch.bincount(who[some], minlength=len(counts)).tolist()):
                         counts[k].spent += n
+                every = torch.cat(scores)
                 for k, n in enumerate(wanted):
                     if n:
-                        counts[k].add(n, x[who == k].squeeze(1), torch.cat(scores)[who == k])
+                        own_rows = who == k
+                        counts[k].add(n, x[own_rows].squeeze(1), every[own_rows])
         return [count.evidence(slack) for count, slack in zip(counts, parts.slack.tolist(), strict=True)]
 
     def _wanted(self, part: Batch, counts: Sequence[_Count], enough: int) -> list[int]:
         """Trials of each problem: a few, then as many as the share of hits among them asks for."""
         wanted = []
         for count, row in zip(counts, part.rows, strict=True):
-            more = (
-                _FIRST
-                if not count.trials
-                else math.ceil(1.1 * (enough - count.hits) * count.trials / (count.hits or 1))
-            )
+            more = _FIRST
+            if count.trials:
+                more = math.ceil(1.1 * (enough - count.hits) * count.trials / (count.hits or 1))
             left = min(self.calls - count.spent, part.spend.left(row.unsqueeze(0)))
             wanted.append(int(max(0, min(more, _CHUNK, left))) if count.hits < enough and count.total else 0)
         return wanted

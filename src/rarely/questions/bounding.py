@@ -89,10 +89,8 @@ class Bounding:
 
     def count_soon(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         most = MORE_BOXES if self.proof_boxes is None else min(BOXES, self.proof_boxes)
-        seconds = self._seconds  # where boxes limit it no clock has a say
-        if self.proof_boxes is None:
-            seconds = min(seconds, QUICK_SECONDS + QUICK_SECONDS_EACH * len(cases))
-        count = Counting(seconds, most, self.target_error, QUICK_COUNT)
+        quick = math.inf if self.proof_boxes is not None else QUICK_SECONDS + QUICK_SECONDS_EACH * len(cases)
+        count = Counting(min(self._seconds, quick), most, self.target_error, QUICK_COUNT)
         yield from learn(count, batch, cases, goal, rng)
 
     def count_between(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:

@@ -52,7 +52,7 @@ class Climbing:
         """Particles of an island of the referee."""
         if batch.inputs.normal_dim is None:
             return max(_WALKERS, self.particles)
-        return self.particles * (FEW_DIMENSIONS if batch.inputs.normal_dim <= FITTED else 1)
+        return self.particles * (FEW_DIMENSIONS if _few(batch) else 1)
 
     def rare(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return not pooled(case.evidence).flat and case.split is None and mixture_of(batch, case) is None
@@ -68,7 +68,7 @@ class Climbing:
         return case.belief.outcome is Outcome.STALLED or split.std > COUNTED_SHARE * self.target_error
 
     def split_more(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        few = (batch.inputs.normal_dim or math.inf) <= FITTED
+        few = _few(batch)
         errors = [self._error(case, few) for case in cases]
         most = LARGER if few else LARGEST
         yield from self._enlarged(batch, cases, goal, rng, errors, most, "larger splitting")
@@ -83,7 +83,7 @@ class Climbing:
         return max(REFEREE_ERROR, (1 if few or contradicted else 2) * REFEREE_SHARE * abs(split.log_prob))
 
     def unfitted(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return (batch.inputs.normal_dim or math.inf) <= FITTED and self.vague(batch, case, goal)
+        return _few(batch) and self.vague(batch, case, goal)
 
     def split_most(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         errors = [COUNTED_SHARE * self.target_error] * len(cases)
@@ -122,12 +122,12 @@ class Climbing:
             if found and not walks:
                 rest = [f for k, f in enumerate(found) if k % 4]
                 case.points, case.held = torch.cat(rest or found), torch.cat(found[::4])
-            _compare(case)
+            _mark_lost(case)
 
     def blind(self, batch: Batch, case: Case, goal: Goal) -> bool:
         """Where gradients do not tell, or dimensions are few; with a map from normals."""
-        dimension = batch.inputs.normal_dim
-        return dimension is not None and (dimension <= FITTED or not batch.network.differentiable) and case.far is None
+        mapped = batch.inputs.normal_dim is not None
+        return mapped and (_few(batch) or not batch.network.differentiable) and case.far is None
 
     def draw_far(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         before, method = batch.calls(), FarDraws()
@@ -140,12 +140,11 @@ class Climbing:
             told = f"no violation among {method.draws:,} inputs from a law {method.sigma:g} times as wide"
             if points is not None:
                 case.far, told = points, f"{len(points)} violations met far out and brought back"
-                _compare(case)
+                _mark_lost(case)
             case.evidence.append(Searched(FAR, told, calls))
 
     def few_inputs(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        known = case.points is not None or case.far is not None
-        return (batch.inputs.normal_dim or math.inf) <= FITTED and known
+        return _few(batch) and (case.points is not None or case.far is not None)
 
     def learnt(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return case.scale > 1 and self.few_inputs(batch, case, goal)
@@ -160,7 +159,7 @@ class Climbing:
         # An input model may say that it is all steps: lines along no slope would spend calls and find nothing.
         smooth = batch.network.differentiable and getattr(batch.inputs, "smooth", True)
         # In few dimensions a proposal that does not fit is no place for lines either: a larger referee decides.
-        return smooth and (batch.inputs.normal_dim or 0) > FITTED and case.split is not None
+        return smooth and batch.inputs.normal_dim is not None and not _few(batch) and case.split is not None
 
     def draw_lines(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
@@ -172,8 +171,13 @@ class Climbing:
         note(cases, learnt, goal)
 
 
-def _compare(case: Case) -> None:
-    """Whether the referee has been where draws from far out have led."""
+def _few(batch: Batch) -> bool:
+    """So few dimensions of z-space that a proposal can be fitted; not where there is no such space."""
+    return (batch.inputs.normal_dim or math.inf) <= FITTED
+
+
+def _mark_lost(case: Case) -> None:
+    """Say of the referee's last word where it has not been and draws from far out have led."""
     split = case.split
     if not isinstance(split, Number) or case.held is None or case.points is None or case.far is None:
         return

@@ -119,9 +119,8 @@ def believe(evidence: Sequence[Evidence]) -> Belief:
         return belief(Outcome.STALLED if doubts else outcome, None, told, *doubts)
     chosen, refusal = _choice(words, levels)
     others = [f"{n.method} was not used: {n.doubt}" for n in words.values() if n is not chosen and n.doubt]
-    exact = [e for e in evidence if isinstance(e, Number) and e.family == COUNTS and chosen.family != COUNTS]
-    refusal = refusal or next((_contradiction(chosen, n) for n in exact if apart(chosen, n)), "")
-    reasons = [refusal, chosen.doubt, _clash(chosen, draws, proved), _wide(chosen), *doubts]
+    exact = [e for e in evidence if isinstance(e, Number) and e.family == COUNTS]
+    reasons = [refusal, chosen.doubt, _clash(chosen, draws, exact, proved), _wide(chosen), *doubts]
     if any(reasons):
         return belief(Outcome.STALLED, chosen, *reasons, *others)
     alone = _ALONE if chosen.assumes and len(words) == 1 and chosen.family not in (SPLITTING, STRATA) else ""
@@ -274,18 +273,20 @@ def apart(number: Number, other: Number) -> bool:
     return far or gap > _BELOW * error + _BELOW_MORE
 
 
-def _clash(number: Number, draws: Draws, proved: Bracket) -> str:
+def _clash(number: Number, draws: Draws, exact: Sequence[Number], proved: Bracket) -> str:
     """What sound evidence a number contradicts, if any."""
     low, high = number.statistic.lower(SURE), number.statistic.upper(SURE)
     if low > proved.log_upper or high < proved.log_lower:
         return f"{number.method} says log p = {number.log_prob:.2f}, against a proof: {proved.sentence}"
-    if number.family != COUNTS and draws.n:
+    if number.family == COUNTS:
+        return ""
+    if draws.n:
         counted = draws.statistic
         # The exact ends cost a millisecond, and lie on both sides of the share that was seen.
         above = low > counted.log_prob and low > counted.upper(SURE)
         if above or (high < counted.log_prob and high < counted.lower(SURE)):
             return f"{number.method} says log p = {number.log_prob:.2f}, but {draws.sentence}"
-    return ""
+    return next((_contradiction(number, count) for count in exact if apart(number, count)), "")
 
 
 def _wide(number: Number) -> str:

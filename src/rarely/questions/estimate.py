@@ -18,6 +18,7 @@ from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.methods.base import Estimator, Progress, Run
+from rarely.questions.case import Goal
 from rarely.questions.checks import checked
 from rarely.questions.conclude import believe
 from rarely.questions.result import Estimate
@@ -42,6 +43,29 @@ def learn(
                 problem = problems[int(batch.rows[row])]
                 part = batch.take(torch.tensor([row]))
                 learnt(batch, row, checked(part, own, shortened=execution.shortens(problem, batch)))
+
+
+def gathered(
+    problems: Sequence[Problem],
+    auto: Auto,
+    goal: Goal,
+    spend: Spend,
+    device: str,
+    seed: int,
+    known: Sequence[Evidence],
+) -> list[list[Evidence]]:
+    """What `auto` learns of each problem on its way to a goal, beside what is `known` already."""
+    found: list[list[Evidence]] = []
+
+    def pursue(batch: Batch, rng: Rng) -> Run:
+        return auto.pursue(batch, rng, goal, known)
+
+    def keep(batch: Batch, row: int, evidence: list[Evidence]) -> None:
+        found.append(evidence)
+
+    for _ in learn(problems, pursue, spend, Execution(device=device), seed, auto.at_once, keep):
+        pass
+    return found
 
 
 class Running:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rarely.core import evidence as records
 from rarely.core.errors import FormatError
 from rarely.core.evidence import Evidence, Levels, Number, Witnesses, no_witnesses
+from rarely.core.spend import GRADIENT
 from rarely.stats.statistic import Interval
 
 if TYPE_CHECKING:
@@ -50,8 +51,20 @@ _SENTENCES = {
 }
 
 
+class Costed:
+    """An answer, and what it took."""
+
+    evaluations: int  # of the network
+    gradients: int
+
+    @property
+    def calls(self) -> int:
+        """Cost in network calls, a gradient counted as three."""
+        return self.evaluations + GRADIENT * self.gradients
+
+
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Costed):
     """The answer for one problem. Logarithms are natural."""
 
     outcome: Outcome
@@ -73,11 +86,6 @@ class Estimate:
     def prob(self) -> float:
         """The probability; 0 where it underflows, below about 1e-308."""
         return math.exp(self.log_prob)
-
-    @property
-    def calls(self) -> int:
-        """Cost in network calls, a gradient counted as three."""
-        return self.evaluations + 3 * self.gradients
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -192,20 +200,13 @@ class Estimate:
             raise FormatError(source, f"not an estimate written by rarely: {error!r}") from error
 
 
-class Concluded:
-    """What the rulings and verdicts have in common: their cost, one line, and JSON."""
+class Concluded(Costed):
+    """What the rulings and verdicts have in common: one line, and JSON."""
 
     sentence: str
-    evaluations: int
-    gradients: int
     seconds: float
     evidence: tuple[Evidence, ...]
     witnesses: Witnesses
-
-    @property
-    def calls(self) -> int:
-        """Cost in network calls, a gradient counted as three."""
-        return self.evaluations + 3 * self.gradients
 
     def _line(self, word: str) -> str:
         return f"{word}: {self.sentence} ({self.calls:,} calls, {self.seconds:.1f} s)"

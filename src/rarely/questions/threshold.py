@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Witnesses
-from rarely.core.execution import Execution
 from rarely.core.problem import Problem
-from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.core.thresholds import CHANCE, DRAWN
-from rarely.methods.base import Run
 from rarely.questions.case import Case
 from rarely.questions.conclude import Belief, believe
-from rarely.questions.estimate import check_confidence, learn, witnesses_of
+from rarely.questions.estimate import check_confidence, gathered, witnesses_of
 from rarely.questions.result import Concluded, Estimate, Outcome
 from rarely.questions.strategy import SEARCH, Auto
 from rarely.stats.sequential import draws_needed, log_evidence_above, log_evidence_below
@@ -174,15 +170,8 @@ def _decide(
     known: Estimate | Decision | None,
 ) -> Decision:  # fmt: skip
     check_confidence(goal.confidence)
-    spend, found = Spend(1, most, timeout), list[Evidence]()
-
-    def pursue(batch: Batch, rng: Rng) -> Run:
-        return auto.pursue(batch, rng, goal, known.evidence if known is not None else ())
-
-    for _ in learn(
-        [problem], pursue, spend, Execution(device=device), seed, auto.at_once, lambda b, r, e: found.extend(e)
-    ):
-        pass
+    spend = Spend(1, most, timeout)
+    (found,) = gathered([problem], auto, goal, spend, device, seed, known.evidence if known is not None else ())
     ruling, sentence, by = goal.rule(believe(found))
     confidence, calls = 1.0 if by == PROVED else goal.confidence, (int(spend.evaluations), int(spend.gradients))
     return Decision(ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found))

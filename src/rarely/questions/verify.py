@@ -9,16 +9,12 @@ from typing import Literal
 from torch import Tensor
 
 from rarely.bounds.problems import components
-from rarely.core.batch import Batch
 from rarely.core.evidence import Bracket, Evidence, Found, Searched, Witnesses
-from rarely.core.execution import Execution
 from rarely.core.problem import Problem
-from rarely.core.rng import Rng
 from rarely.core.spend import Spend
-from rarely.methods.base import Run
 from rarely.questions.case import Case
 from rarely.questions.conclude import believe
-from rarely.questions.estimate import learn, witnesses_of
+from rarely.questions.estimate import gathered, witnesses_of
 from rarely.questions.result import Concluded, Estimate, Outcome
 from rarely.questions.strategy import Auto
 
@@ -92,13 +88,8 @@ def verify(
     whole = [problem] if isinstance(problem, Problem) else list(problem)
     parts = [part for one in whole for part in components(one)]
     spend, goal = Spend(len(parts), max_evaluations, timeout), Settled(judge)
-    auto, found = Auto(proof_seconds=timeout), list[list[Evidence]]()
-
-    def pursue(batch: Batch, rng: Rng) -> Run:
-        return auto.pursue(batch, rng, goal, known.evidence if known is not None and len(parts) == 1 else ())
-
-    for _ in learn(parts, pursue, spend, Execution(device=device), seed, auto.at_once, lambda b, r, e: found.append(e)):
-        pass
+    before = known.evidence if known is not None and len(parts) == 1 else ()
+    found = gathered(parts, Auto(proof_seconds=timeout), goal, spend, device, seed, before)
     status, sentence = _conclude(found, spend.seconds >= timeout)
     evidence = tuple(e for part in found for e in part)
     calls = int(spend.evaluations.sum()), int(spend.gradients.sum())

@@ -82,6 +82,18 @@ def test_parts_that_are_rounding_alone_end_the_search(monkeypatch: pytest.Monkey
     assert float(missed.total) == 0
 
 
+def test_a_long_queue_costs_no_trial_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds are for each piece of the trials: what is drawn for many problems at once is drawn as for one."""
+    monkeypatch.setattr("rarely.methods.counting._ROUNDS", 50)
+    monkeypatch.setattr("rarely.methods.counting._CHUNK", 10)
+    low, high = torch.zeros(1, 3).double(), torch.ones(1, 3).double()
+    A = torch.tensor([0.1, 0.2, 0.3]).double().expand(1, 1, 3)
+    parts = Parts([UniformMeasure(low[0], high[0])] * 2, [Cuts(low, high, A, -0.5 * A.sum(2))] * 2)
+    x, who = parts.draw(torch.tensor([1000, 700]), Rng(0))
+    assert torch.bincount(who).tolist() == [1000, 700]
+    assert bool(((x * A[0]).sum(1) >= 0.5 * A.sum()).all())
+
+
 class Needle(nn.Module):
     """Scores that rise slowly to a corner where they end below 0, and a small diamond elsewhere where they are above.
 
