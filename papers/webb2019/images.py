@@ -22,7 +22,7 @@ from papers.webb2019.train import dense_network
 MNIST = Study("mnist", (0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3, 0.35), (100, 250, 1000), most=3_000_000)
 CIFAR10 = Study("cifar10", (0.03, 0.035, 0.04, 0.05, 0.06, 0.08, 0.12), (100, 250, 500, 1000, 2000), most=3_000_000)
 TINY: dict[str, Any] = {
-    "images": 2, "steps": (5, 10), "particles": 200, "repeats": 2, "plain": 10_000, "most": 15_000, "deepest": -12.0,
+    "images": 2, "steps": (5, 10), "particles": 200, "repeats": 2, "plain": 10_000, "most": 40_000, "deepest": -12.0,
 }  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not context.args.figures_only:
         table = common.Table(path, convergence.COLUMNS, convergence.UNIT)
         execution = rarely.Execution(device=context.device)
-        tiny = (replace(MNIST, **TINY, radii=(0.2, 0.3)), replace(CIFAR10, **TINY, radii=(0.12, 0.2)))
+        tiny = (replace(MNIST, **TINY, radii=(0.2, 0.3)), replace(CIFAR10, **TINY, radii=(0.1, 0.2)))
         for study in tiny if context.quick else (MNIST, CIFAR10):
             if study.dataset in context.args.datasets:
                 network = on_device(dense_network(study.dataset), execution.resolve())
