@@ -30,6 +30,7 @@ class Propagated:
     slacks: dict[int, Tensor | None]
     lines: dict[int, tuple[Tensor, Tensor]]  # node -> entries (k,), |coefficients| of their bounds (B, k, n)
     slopes: dict[int, tuple[Tensor, Slopes]]  # node -> entries (k,), optimised slopes of their 2 k bounds
+    asked: Tensor  # (B,) bounds that rest on the region's minimum of a linear function
 
     @property
     def batch(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from rarely.bounds.backward import LinearBound, Propagated, backward
 from rarely.bounds.graph import Graph, chunks, intervals
 from rarely.bounds.operators import Affine, Interval, Relaxed, gamma, magnitude
-from rarely.bounds.region import BallRegion, Region
+from rarely.bounds.region import BoxRegion, Region
 from rarely.bounds.slopes import optimise
 
 
@@ -34,9 +35,10 @@ def signed_rows(n: int, index: Tensor, like: Tensor) -> Tensor:
 def _tightened(
     state: Propagated, node: int, now: Interval, wanted: Tensor, steps: int, lines: bool, deadline: float
 ) -> Interval:
-    """Intersect a node's interval with its CROWN bounds, for the entries in `wanted` (event-shaped)."""
+    """Intersect a node's interval with its CROWN bounds, for the entries in `wanted` (B, *event)."""
     low, high = (b.flatten(1).clone() for b in now)
-    index = wanted.flatten().nonzero().squeeze(1)
+    mask = wanted.flatten(1)
+    index = mask.any(0).nonzero().squeeze(1)
     shape = state.graph.nodes[node].shape
     per = max(1, room(low) // (2 * state.batch * state.graph.widest))
     kept = []
@@ -51,9 +53,11 @@ def _tightened(
                 state.slopes[node] = (index, slopes)
         else:
             found = backward(state, node, rows)
-        k = len(cols)
-        low[:, cols] = torch.maximum(low[:, cols], found.lower[:, :k])
-        high[:, cols] = torch.minimum(high[:, cols], -found.lower[:, k:])
+        k, some = len(cols), mask[:, cols]
+        # A bound that is not a number bounds nothing.
+        low[:, cols] = torch.where(some, torch.fmax(low[:, cols], found.lower[:, :k]), low[:, cols])
+        high[:, cols] = torch.where(some, torch.fmin(high[:, cols], -found.lower[:, k:]), high[:, cols])
+        state.asked.add_(2 * some.sum(1))
         if lines:
             kept.append((cols, (found.A[:, :k].abs() + found.A[:, k:].abs()) / 2))
     if kept:
@@ -77,29 +81,32 @@ def propagate(
     steps: int = 0,
     rows: int = 4096,
     lines: bool = False,
+    within: Mapping[int, Interval] | None = None,
     deadline: float = math.inf,
 ) -> Propagated:
     """Bounds on every node: intervals, tightened by CROWN where they feed a non-affine operator.
 
     A node that would need more than `rows` rows of coefficients keeps its interval. `steps` of slope
     optimisation tighten each of these bounds further. `lines` keeps the slopes of the bounds, for branching.
-    Past the deadline (by `time.monotonic`) intervals are left as they are.
+    What nodes are known to lie `within` is taken as given. Past the deadline (by `time.monotonic`) intervals are left
+    as they are.
     """
-    state = Propagated(graph, region, [(region.low, region.high)], {}, {}, {}, {})
+    asked = torch.zeros(len(region.low), dtype=torch.long, device=region.low.device)
+    state = Propagated(graph, region, [(region.low, region.high)], {}, {}, {}, {}, asked)
     for i, node in enumerate(graph.nodes[1:], 1):
         op = node.op
         assert op is not None
         inputs = [state.bounds[j] for j in node.inputs]
         now = op.interval(*inputs)
+        if within is not None and i in within:
+            now = torch.fmax(now[0], within[i][0]), torch.fmin(now[1], within[i][1])
         if isinstance(op, Relaxed):
             state.relaxations[i] = op.relax(inputs[0])
         else:
             state.slacks[i] = _charge(op, node.shape, [magnitude(x) for x in inputs])
-        if i in graph.bounded and (lines or i not in graph.box_exact or isinstance(region, BallRegion)):
-            wanted = torch.zeros(node.shape, dtype=torch.bool, device=now[0].device)
-            for reader in graph.bounded[i]:
-                wanted |= reader.unsettled(now).any(0)
-            if 0 < int(wanted.sum()) <= rows:
+        if i in graph.bounded and (lines or i not in graph.box_exact or not isinstance(region, BoxRegion)):
+            wanted = torch.stack([reader.unsettled(now) for reader in graph.bounded[i]]).any(0)
+            if 0 < int(wanted.any(0).sum()) <= rows:
                 now = _tightened(state, i, now, wanted, steps, lines, deadline)
         state.bounds.append(now)
     return state

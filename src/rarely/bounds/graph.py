@@ -122,7 +122,7 @@ def pruned(graph: Graph, bounds: list[Interval]) -> Graph:
         before, after = ([k for k, node in enumerate(nodes) if at in node.inputs] for at in (j, i))
         if not (op.silent and before == [i] and len(nodes[i].shape) == 1) or graph.output in (i, j):
             continue
-        keep = (bounds[j][1][0] > 0).nonzero().squeeze(1)
+        keep = (~(bounds[j][1][0] <= 0)).nonzero().squeeze(1)  # what is not a number stays
         smaller = {k: _smaller(nodes[k].op, keep, outputs=k == j) for k in (j, *after)}
         if 0 < len(keep) < nodes[i].shape[0] and None not in smaller.values():
             for k, part in smaller.items():

@@ -100,7 +100,7 @@ class Root:
         lows, highs = self.parted(domains.low), self.parted(domains.high)
         region = _repeated(self.state.region, len(domains))
         relaxations = dict(self.state.relaxations)
-        state = Propagated(graph, region, self.state.bounds, relaxations, self.state.slacks, {}, {})
+        state = replace(self.state, region=region, relaxations=relaxations, lines={}, slopes={})
         met: dict[int, tuple[Tensor, dict[int, Tensor]]] = {}
         for i, op in graph.relus.items():
             j = self.source(i)

@@ -1,0 +1,255 @@
+"""Proved bounds on P(violation) in any number of dimensions: CROWN on events, tilted, with ReLUs split.
+
+Let E be the event that the input of every neuron lies in an interval. On E linear functions of the inputs bound the
+output (CROWN), so {violation} and E together lie in a half-space {T x + c >= 0}, whose probability is known, and
+
+    P(violation) <= P(not E) + P(T x + c >= 0).
+
+The intervals come from the inputs' law, one neuron after the other (see `likely`). They are first those of all inputs.
+Then, again and again, those of the inputs in the half-space just found: a failure of a neuron's interval matters only
+together with a violation. A ReLU that is still unsettled can be split: `leaf` is the event that some have given signs.
+Leaves are disjoint, so their bounds add up, and so do those of the ways to violate.
+
+Everything is paid: `exits` is the sum of the probabilities of all failures that were ever allowed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from rarely.bounds.backward import Propagated, backward
+from rarely.bounds.crown import propagate
+from rarely.bounds.graph import Graph, one_thread_if_small, pruned
+from rarely.bounds.likely import Likely
+from rarely.bounds.operators import Elementwise, Interval
+from rarely.bounds.slopes import Freedom, ascend, first_slopes
+from rarely.bounds.spec import Polytope, Spec, spec_of
+from rarely.bounds.tails import Tails
+from rarely.bounds.volume import log_or_ninf
+
+_SPARE = 3.0  # nats below the target that the failures of the first intervals cost, and those of all leaves
+_SIDES = 10_000  # failures that all leaves are expected to pay for
+_STEPS = 12  # of slopes, at each visit
+_SHARP = 15.0  # nats below the largest bound down to which bounds are made sharp
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """N leaves. T counts the ReLUs, R the entries that feed any operator that is not affine."""
+
+    polytope: Tensor  # (N,) the way to violate
+    signs: Tensor  # (N, T) in {-1, 0, 1}
+    low: Tensor  # (N, R)
+    high: Tensor
+    slopes: Tensor  # (N, T)
+    multipliers: Tensor  # (N, T)
+    logits: Tensor  # (N, m)
+    tilt: Tensor  # (N, n): T of a half-space {T x + c >= 0} that holds the leaf's violations
+    shift: Tensor  # (N,): its c
+    exponent: Tensor  # (N,) its log-probability, at most: bound (1)
+    mass: Tensor  # (N,) the same, as sharp as is known
+    cut: Tensor  # (N,) the ReLU to split next, -1 where none is left
+    node: Tensor  # (N,) in the tree
+
+    def pick(self, index: Tensor | slice) -> Leaves:
+        return Leaves(*(getattr(self, f.name)[index] for f in fields(self)))
+
+    def join(self, other: Leaves) -> Leaves:
+        return Leaves(*(torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.mass)
+
+
+class Tree:
+    """The leaves of one problem for one `target`, the -log p that one hopes to prove; `total` is what they prove."""
+
+    def __init__(self, graph: Graph, law: Tails, outputs: Sequence[Polytope], target: float, deadline: float) -> None:
+        self.law, self.target, self.deadline = law, target, deadline
+        self.spec: Spec = spec_of(outputs, graph.classes, 1, law.low.device)
+        sides = 2 * sum(math.prod(graph.nodes[i].shape) for i in graph.bounded)
+        level = target + math.log(1 + sides) + _SPARE
+        start = law.low.new_zeros(1, law.low.numel())
+        region = Likely(law, graph.input_shape, start, start.new_full((1,), level))
+        root = propagate(graph, region, deadline=deadline)
+        self.graph = pruned(graph, root.bounds)
+        again = propagate(self.graph, region, deadline=deadline)
+        self.log_exits = math.log(2 + int(root.asked) + int(again.asked)) - level
+        self.first_exits = self.log_exits
+        self.level = target + math.log(_SIDES) + _SPARE
+        self.root, self.first = again, self._first(again)
+        self.leaves = self.first
+        self.visits = 0  # of leaves, at the last step
+        self.parents = [-1] * len(self.leaves)  # of every node there ever was
+        self.masses = [0.0] * len(self.leaves)
+
+    def values(self) -> tuple[float, list[float]]:
+        """An upper bound on log P(violation), and what each node has to do with it.
+
+        Halves of a leaf may be bounded worse than the whole: of both bounds the better one counts, at every node. The
+        weight of a node is its bound, less what was saved above it.
+        """
+        below = [0.0] * len(self.parents)
+        for i in range(len(self.parents) - 1, -1, -1):  # children come after their parents
+            if self.parents[i] >= 0:
+                below[self.parents[i]] += math.exp(self._value(i, below))
+        values = [self._value(i, below) for i in range(len(self.parents))]
+        weights = list(values)
+        for i, parent in enumerate(self.parents):
+            if parent >= 0:
+                weights[i] += weights[parent] - log_or_ninf(below[parent])
+        roots = [v for v, parent in zip(values, self.parents, strict=True) if parent < 0]
+        total = torch.tensor([*roots, self.log_exits], dtype=torch.float64).logsumexp(0)
+        return min(0.0, float(total) + 1e-9), weights
+
+    def _value(self, node: int, below: list[float]) -> float:
+        return min(self.masses[node], log_or_ninf(below[node])) if below[node] else self.masses[node]
+
+    @property
+    def total(self) -> float:
+        return self.values()[0]
+
+    def _parted(self, flat: Tensor, nodes: Sequence[int]) -> dict[int, Tensor]:
+        """(N, T) -> per node (N, *event)."""
+        shapes = {i: self.graph.nodes[i].shape for i in nodes}
+        parts = torch.split(flat, [math.prod(shape) for shape in shapes.values()], 1)
+        return {i: part.reshape(-1, *shapes[i]) for i, part in zip(shapes, parts, strict=True)}
+
+    def _joined(self, parts: dict[int, Tensor], like: Tensor) -> Tensor:
+        return torch.cat([like.new_zeros(len(like), 0), *(part.flatten(1) for part in parts.values())], 1)
+
+    def _first(self, state: Propagated) -> Leaves:
+        """One leaf for each way to violate, all with the intervals of the root."""
+        count, like = self.spec.count, state.region.low.flatten(1)
+        slopes = self._joined({i: a.squeeze(1) for i, a in first_slopes(state, self.graph.output, 1).items()}, like)
+        low, high = (self._joined({i: state.bounds[i][k] for i in self.graph.bounded}, like) for k in (0, 1))
+        tall = slopes.repeat(count, 1)
+        nothing = like.new_zeros(count)
+        return Leaves(
+            torch.arange(count, device=like.device), torch.zeros_like(tall, dtype=torch.int8),
+            low.repeat(count, 1), high.repeat(count, 1), tall, torch.zeros_like(tall),
+            like.new_zeros(count, self.spec.C.shape[1]), like.new_zeros(count, like.shape[1]),
+            nothing, nothing, nothing, torch.full_like(nothing, -1, dtype=torch.long), torch.arange(count, device=like.device),
+        )  # fmt: skip
+
+    def visit(self, leaves: Leaves) -> Leaves:
+        """Intervals of the inputs where each leaf is violated, then the best half-space that follows from them."""
+        graph = self.graph
+        self.visits, worth = len(leaves), leaves.exponent > -self.level
+        region = Likely(self.law, graph.input_shape, leaves.tilt, (self.level + leaves.exponent).clamp(min=0.1))
+        bounded = list(graph.bounded)
+        lows, highs = self._parted(leaves.low, bounded), self._parted(leaves.high, bounded)
+        state = propagate(graph, region, within={i: (lows[i], highs[i]) for i in bounded}, deadline=self.deadline)
+        paid = float((state.asked + 1)[worth].sum())
+        if paid:
+            self.log_exits = float(torch.tensor([self.log_exits, math.log(paid) - self.level]).double().logsumexp(0))
+        low, high = (self._joined({i: state.bounds[i][k] for i in bounded}, leaves.low) for k in (0, 1))
+        level = Likely(self.law, graph.input_shape, torch.zeros_like(leaves.tilt), (-leaves.exponent).clamp(min=1.0))
+        relus = list(graph.relus)
+        free = Freedom(
+            {i: t.unsqueeze(1) for i, t in self._parted(leaves.slopes, relus).items()},
+            {i: t.unsqueeze(1) for i, t in self._parted(leaves.multipliers, relus).items()},
+            leaves.logits.unsqueeze(1),
+        )
+        member = (self.spec.owner == leaves.polytope.unsqueeze(1)).unsqueeze(1)
+        signs = self._parted(leaves.signs, relus)
+        bound, free, seen = ascend(
+            replace(state, region=level), self.spec.C, self.spec.d, member, free, _STEPS, signs, 0.1
+        )
+        A, b = -bound.A.squeeze(1), -bound.b.squeeze(1)
+        exponent, tilt = self.law.chernoff(A, b)
+        mass = exponent.clone()
+        near = exponent > max(float(exponent.max()), -self.target) - _SHARP
+        mass[near] = self.law.most_above(A[near], b[near])
+        empty = (low > high).any(1)  # no input has these signs
+        won = exponent < leaves.exponent
+        grown = replace(
+            leaves, low=low, high=high,
+            slopes=self._joined({i: t.squeeze(1) for i, t in free.slopes.items()}, low),
+            multipliers=self._joined({i: t.squeeze(1) for i, t in free.multipliers.items()}, low),
+            logits=free.logits.squeeze(1),
+            tilt=torch.where(won.unsqueeze(1), tilt.unsqueeze(1) * A, leaves.tilt),
+            shift=torch.where(won, tilt * b, leaves.shift),
+            exponent=torch.where(won, exponent, leaves.exponent).masked_fill(empty, -torch.inf),
+            mass=torch.fmin(mass, leaves.mass).masked_fill(empty, -torch.inf),
+        )  # fmt: skip
+        for node, value in zip(grown.node.tolist(), grown.mass.tolist(), strict=True):
+            self.masses[node] = value
+        return replace(grown, cut=self._cuts(grown, state, seen))
+
+    @torch.no_grad()
+    def _cuts(self, leaves: Leaves, state: Propagated, seen: dict[int, Tensor]) -> Tensor:
+        """The ReLU whose lines lose most at the likeliest violation, of each leaf.
+
+        With a negative coefficient a ReLU is replaced by the chord above it, with a positive one by the line below.
+        """
+        graph = self.graph
+        x = self.law.mean(leaves.tilt)[0].reshape(-1, *graph.input_shape)
+        values = graph.values(x)
+        slopes = self._parted(leaves.slopes, list(graph.relus))
+        lost: dict[int, Tensor] = {}
+        for i in graph.relus:
+            line, before = state.relaxations[i], graph.nodes[i].inputs[0]
+            assert isinstance(line, Elementwise)
+            low, high = state.bounds[before]
+            z = torch.clamp(values[before], low, high)
+            f = graph.relus[i].forward(z)
+            above = line.upper_slope * z + line.mid_shift - line.half_shift - f
+            floor = line.floor + (1 - line.floor) * slopes[i]
+            below = f - torch.where(line.free, floor, line.lower_slope) * z if line.free is not None else above * 0
+            A = seen[i].squeeze(1)
+            loss = (-A).clamp(min=0) * above + A.clamp(min=0) * below
+            lost[i] = torch.where((low < 0) & (high > 0), loss.clamp(min=0), -1.0)
+        if not lost:
+            return torch.full_like(leaves.cut, -1)
+        value, where = self._joined(lost, leaves.low).max(1)
+        return torch.where(value > 0, where, -1)
+
+    def split(self, count: int) -> bool:
+        """Split the `count` leaves with the largest mass that can be; False where none can."""
+        leaves, (total, weights) = self.leaves, self.values()
+        weight = leaves.mass.new_tensor(weights)[leaves.node]
+        rank = torch.where(leaves.cut >= 0, weight, -torch.inf)
+        order = rank.argsort(descending=True)[:count]
+        order = order[rank[order] > total - 7]
+        if not len(order):
+            return False
+        rest = torch.ones_like(leaves.cut, dtype=torch.bool).index_fill_(0, order, False)
+        self.leaves = leaves.pick(rest).join(self.visit(self._children(leaves.pick(order))))
+        return True
+
+    def _children(self, leaves: Leaves) -> Leaves:
+        """Both halves of each leaf, z >= 0 and z <= 0 side by side."""
+        twice = leaves.pick(torch.arange(len(leaves), device=leaves.cut.device).repeat_interleave(2))
+        fresh = range(len(self.parents), len(self.parents) + len(twice))
+        self.parents += twice.node.tolist()
+        self.masses += twice.mass.tolist()
+        up = torch.arange(len(twice), device=leaves.cut.device).unsqueeze(1) % 2 == 0
+        place = twice.cut.unsqueeze(1)
+        node = self._inputs.to(place.device)[place]  # where the ReLU's input is among all inputs
+        low, high = twice.low.gather(1, node), twice.high.gather(1, node)
+        return replace(
+            twice,
+            signs=twice.signs.scatter(1, place, torch.where(up, 1, -1).to(torch.int8)),
+            low=twice.low.scatter(1, node, torch.where(up, low.clamp(min=0), low)),
+            high=twice.high.scatter(1, node, torch.where(up, high, high.clamp(max=0))),
+            node=torch.tensor(fresh, device=place.device),
+        )
+
+    @property
+    def _inputs(self) -> Tensor:
+        """For each ReLU entry the place of its input among the entries that feed operators: (T,)."""
+        place, at = {}, 0
+        for i in self.graph.bounded:
+            place[i], at = at, at + math.prod(self.graph.nodes[i].shape)
+        ranges = [
+            torch.arange(math.prod(node.shape)) + place[node.inputs[0]]
+            for node in (self.graph.nodes[i] for i in self.graph.relus)
+        ]
+        return torch.cat(ranges)
