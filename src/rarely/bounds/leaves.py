@@ -16,18 +16,17 @@ Everything is paid: `exits` is the sum of the probabilities of all failures that
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from rarely.bounds.backward import Propagated, backward
+from rarely.bounds.backward import Propagated
 from rarely.bounds.crown import propagate
-from rarely.bounds.graph import Graph, one_thread_if_small, pruned
+from rarely.bounds.graph import Graph, pruned
 from rarely.bounds.likely import Likely
-from rarely.bounds.operators import Elementwise, Interval
+from rarely.bounds.operators import Elementwise
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Polytope, Spec, spec_of
 from rarely.bounds.tails import Tails
@@ -130,12 +129,12 @@ class Tree:
         slopes = self._joined({i: a.squeeze(1) for i, a in first_slopes(state, self.graph.output, 1).items()}, like)
         low, high = (self._joined({i: state.bounds[i][k] for i in self.graph.bounded}, like) for k in (0, 1))
         tall = slopes.repeat(count, 1)
-        nothing = like.new_zeros(count)
+        nothing, numbers = like.new_zeros(count), torch.arange(count, device=like.device)
         return Leaves(
-            torch.arange(count, device=like.device), torch.zeros_like(tall, dtype=torch.int8),
+            numbers, torch.zeros_like(tall, dtype=torch.int8),
             low.repeat(count, 1), high.repeat(count, 1), tall, torch.zeros_like(tall),
             like.new_zeros(count, self.spec.C.shape[1]), like.new_zeros(count, like.shape[1]),
-            nothing, nothing, nothing, torch.full_like(nothing, -1, dtype=torch.long), torch.arange(count, device=like.device),
+            nothing, nothing, nothing, torch.full_like(numbers, -1), numbers,
         )  # fmt: skip
 
     def visit(self, leaves: Leaves) -> Leaves:

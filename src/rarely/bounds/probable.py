@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import torch
 
-from rarely.bounds.backward import backward
 from rarely.bounds.crown import propagate
 from rarely.bounds.graph import Graph, one_thread_if_small
 from rarely.bounds.leaves import Leaves, Tree
@@ -18,12 +17,12 @@ from rarely.bounds.probability import ProbabilityBounds
 from rarely.bounds.slopes import optimise
 from rarely.bounds.spec import Polytope
 from rarely.bounds.tails import Tails
-from rarely.bounds.volume import log_or_ninf
 
 _FIRST, _GROWTH = 10.0, 1.6  # targets, where none is given
 _ROUNDS = 4  # of tilted intervals before the first split: on MNIST the fifth gains less than 0.1 nats
 _AT_ONCE = 16  # leaves split at a time
 _STALLED, _GAIN = 8, 0.02  # splits in a row that gain less than this end a tree
+_LEVELS = (1.5, 3.0, 5.0, 7.0)  # nats below the bound that one failure of a lower bound costs
 _MARGIN = 4.0  # nats by which the half-space of a lower bound is widened, so that what it cuts off is little
 
 
@@ -74,36 +73,44 @@ def _grown(tree: Tree) -> Iterator[float]:
         yield total
 
 
-@torch.no_grad()
 def from_below(tree: Tree) -> float:
-    """A lower bound on log P(violation), from the likeliest way to violate that is a single half-space of outputs.
+    """A lower bound on log P(violation), from the likeliest way to violate that is a single half-space of outputs."""
+    spec, first = tree.spec, tree.first
+    alone = torch.bincount(spec.owner, minlength=spec.count) == 1
+    mass = torch.where(alone[first.polytope], first.mass, -torch.inf)
+    leaf = first.pick(mass.argsort(descending=True)[:1])
+    if not float(mass.max()) > -math.inf:
+        return -math.inf
+    # Failures at a lower level cost more and leave tighter intervals: the best of a few.
+    return max(_under(tree, leaf, max(tree.target, -float(leaf.mass)) + more) for more in _LEVELS)
+
+
+@torch.no_grad()
+def _under(tree: Tree, leaf: Leaves, level: float) -> float:
+    """The lower bound for failures of exp(-level) each.
 
     On the half-space H' = {T x + c + margin >= 0} of an upper bound, failures aside, a linear function w x + v lies
     below the score. So P(violation) >= P(w x + v >= 0) - P(w x + v >= 0 and not H') - P(failures).
     """
     spec, law, graph = tree.spec, tree.law, tree.graph
-    alone = torch.tensor([int((spec.owner == p).sum()) == 1 for p in range(spec.count)], device=spec.owner.device)
-    first = tree.first
-    order = torch.where(alone[first.polytope], first.mass, -torch.inf).argsort(descending=True)[:1]
-    leaf = first.pick(order)
-    if not bool(alone[leaf.polytope].all()) or not bool(leaf.exponent > -torch.inf):
-        return -math.inf
-    level = max(tree.target, -float(leaf.mass)) + math.log(2 + int(tree.root.asked)) + 2
     room = (level + leaf.exponent + _MARGIN).clamp(min=0.1)
     region = Likely(law, graph.input_shape, leaf.tilt, room)
-    bounded = {i: tree.root.bounds[i] for i in graph.bounded}
-    state = propagate(graph, region, within=bounded, deadline=tree.deadline)
+    within = {i: tree.root.bounds[i] for i in graph.bounded}
+    state = propagate(graph, region, within=within, deadline=tree.deadline)
     failures = math.exp(tree.first_exits) + (int(state.asked) + 1) * math.exp(-level)
     row = (spec.owner == leaf.polytope).nonzero().squeeze(1)
-    C, d = -spec.C[:, row], -spec.d[:, row]
     point = replace(state, region=Likely(law, graph.input_shape, leaf.tilt, torch.full_like(room, 1e-9)))
-    bound = optimise(point, graph.output, C, 20)[0].shifted(d)
+    with torch.enable_grad():
+        bound = optimise(point, graph.output, -spec.C[:, row], 20)[0].shifted(-spec.d[:, row])
     A, b = bound.A.squeeze(1), bound.b.squeeze(1)
-    inside = float(law.least_above(A, b))
-    tilt = law.chernoff(A, b)[1]
-    # Both planes are nearly parallel: tilting up one and down the other leaves the exponent and gains r times the margin.
+    inside, tilt = float(law.least_above(A, b)), law.chernoff(A, b)[1]
+    # Both planes are nearly parallel: tilting along one and back along the other gains r times the margin.
+    there, back = tilt.unsqueeze(1) * A, leaf.tilt
+    size = float((back.abs() * (1 + law.centre.abs())).sum() + leaf.shift.abs())
     apart = min(
-        float(law.exponent((1 + r) * tilt.unsqueeze(1) * A - r * leaf.tilt, (1 + r) * tilt * b - r * (leaf.shift + _MARGIN)))
+        float(law.exponent((1 + r) * there - r * back, (1 + r) * tilt * b - r * (leaf.shift + _MARGIN)))
+        + (1 + r) * size * 1e-14
         for r in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
     )
-    return log_or_ninf(math.exp(inside) - math.exp(min(apart, 0.0)) - failures) - 1e-9
+    left = math.exp(inside) - math.exp(min(apart, 0.0)) - failures
+    return math.log(left) - 1e-9 if left > 0 else -math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,18 +15,21 @@ from rarely.bounds.crown import linear_bounds
 from rarely.bounds.decide import decide_balls, decide_boxes
 from rarely.bounds.graph import Graph, Unprovable
 from rarely.bounds.ledger import Proof
+from rarely.bounds.marginals import tails_of
 from rarely.bounds.measure import GaussianMeasure, Measure, UniformMeasure
 from rarely.bounds.probability import ProbabilityBounds, bracket
+from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import CHECKED, build
 from rarely.core.input_model import InputModel
 from rarely.core.problem import Problem
 from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
-from rarely.core.thresholds import SEARCHED
+from rarely.core.thresholds import HALVED, SEARCHED
 from rarely.inputs import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
 
 _MAX_POLYTOPES = 1000
+_FEW_SHARE = 0.2  # of the time for half-spaces where boxes can be halved, too
 _QUICK_ROWS = 512  # neurons of a layer that a quick proof bounds by CROWN; wider layers get intervals
 _NO_WITNESS = "a violation in the bounding box of the inputs, not among the inputs themselves"
 
@@ -223,19 +227,64 @@ def _possible(problem: Problem, proof: Proof) -> bool:
     return float(problem.inputs.log_density(point)) > -math.inf
 
 
-def probability_bounds(problem: Problem, timeout: float = 60.0, gap: float = 0.05) -> Iterator[ProbabilityBounds]:
+def probability_bounds(
+    problem: Problem, timeout: float = 60.0, gap: float = 0.05, target: float | None = None
+) -> Iterator[ProbabilityBounds]:
     """Ever tighter rigorous bounds on log P(violation), until they are within `gap` or time is up.
 
-    For uniform inputs in a box and independent Gaussians (truncated or not); any other model, or a network that cannot
-    be bounded, gives the one trivial item 0 <= P <= 1.
+    By half-spaces in any number of dimensions (see `leaves`), and by halving boxes too where there are few. `target` is
+    the -log p that is hoped for, where one knows: it makes half-spaces faster and tighter. Inputs must have independent
+    coordinates of a law that `marginals` knows, or be normal, or uniform in an l2 ball, or a mixture of such; any
+    other model, or a network that cannot be bounded, gives the one trivial item 0 <= P <= 1.
     """
-    try:
-        law, module, outputs = measurable(problem)
-    except Unprovable:
-        yield ProbabilityBounds(-math.inf, 0.0, 0, 0.0)
-        return
+    parts = components(problem)
+    weights = problem.inputs.log_weights.tolist() if isinstance(problem.inputs, Mixture) else [0.0]
+    weights = [weight for weight in weights if weight > -math.inf]
+    known = [ProbabilityBounds(-math.inf, 0.0, 0, 0.0)] * len(parts)
+    begin = time.monotonic()
+    for i, part in enumerate(parts):
+        share = (timeout - (time.monotonic() - begin)) / (len(parts) - i)
+        for known[i] in _component_bounds(part, share, gap, target):
+            yield _mixed(weights, known, time.monotonic() - begin)
+
+
+def _mixed(weights: Sequence[float], known: Sequence[ProbabilityBounds], seconds: float) -> ProbabilityBounds:
+    """Bounds of a mixture from those of its components."""
+    sides = ([w + getattr(k, side) for w, k in zip(weights, known, strict=True)] for side in ("log_lower", "log_upper"))
+    low, high = (float(torch.tensor(side, dtype=torch.float64).logsumexp(0)) for side in sides)
+    margin = 0.0 if len(known) == 1 else 1e-12 * (1 + abs(high))
+    return ProbabilityBounds(low - margin, min(0.0, high + margin), sum(k.boxes for k in known), seconds)
+
+
+def _component_bounds(
+    problem: Problem, timeout: float, gap: float, target: float | None
+) -> Iterator[ProbabilityBounds]:
+    low, high, boxes, begin = -math.inf, 0.0, 0, time.monotonic()
+    ways: list[Iterator[ProbabilityBounds]] = []
+    few = math.prod(problem.inputs.event_shape) <= HALVED
     with problem.adapted.evaluating():
-        yield from bracket(module, law, outputs, timeout, gap=gap)
+        try:
+            module, outputs = on_cpu(problem), polytopes(problem.property, problem.outputs)
+            graph = build(module, problem.inputs.event_shape)
+        except Unprovable:
+            yield ProbabilityBounds(low, high, boxes, 0.0)
+            return
+        with suppress(Unprovable):
+            share = _FEW_SHARE * timeout if few else timeout
+            ways.append(half_space_bounds(graph, tails_of(problem.inputs), outputs, share, gap=gap, target=target))
+        with suppress(Unprovable):
+            if few:
+                law = _measure(problem.inputs)
+                ways.append(bracket(module, law, outputs, timeout * (1 - _FEW_SHARE), gap=gap, graph=graph))
+        for way in ways:
+            before = boxes
+            for found in way:
+                low, high, boxes = max(low, found.log_lower), min(high, found.log_upper), before + found.boxes
+                yield ProbabilityBounds(low, high, boxes, time.monotonic() - begin)
+                if high - low <= gap or high == -math.inf:
+                    return
+    if not ways:
+        yield ProbabilityBounds(low, high, boxes, time.monotonic() - begin)
 
 
 def measurable(problem: Problem) -> tuple[Measure, nn.Module, list[Polytope]]:

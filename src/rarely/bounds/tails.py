@@ -56,16 +56,18 @@ class Tails(ABC):
 
     def least_above(self, A: Tensor, b: Tensor) -> Tensor:
         """A lower bound on log P(A x + b >= 0); A (B, n), b (B,) -> (B,)."""
-        return torch.full_like(b, -torch.inf)
+        other = self.most_above(-A, -b)  # all else
+        return torch.log1p(-other.exp() * (1 + 4 * _EPS)).nan_to_num(nan=-torch.inf)
 
     def chernoff(self, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Bound (1) on log P(A x + b >= 0) (B,), and the multiple of A by which it tilts, the best one nearly."""
-        level = self._level(A, b)
         spread = self.deviation(A).clamp(min=1e-290)
-        tilt = (-level / spread**2).clamp(min=0)
+        start = (A * self.mean(torch.zeros_like(A))[0]).sum(-1)
+        wanted = -(start + b)  # of the tilt: to move the mean to the plane
+        tilt = (wanted / spread**2).clamp(min=0)
         for _ in range(_TURNS):
-            moved = (A * (self.mean(tilt.unsqueeze(-1) * A)[0] - self.centre)).sum(-1)
-            tilt = torch.where(moved > 0, tilt * (-level / moved).clamp(0, 4), tilt).clamp(max=1e6 / spread)
+            moved = (A * self.mean(tilt.unsqueeze(-1) * A)[0]).sum(-1) - start
+            tilt = torch.where(moved > 0, tilt * (wanted / moved).clamp(0, 4), tilt).clamp(max=1e6 / spread)
         exponent = self.exponent(tilt.unsqueeze(-1) * A, tilt * b)
         good = (exponent < 0) & (tilt > 0)  # not where either is NaN
         ends = torch.where(A == 0, torch.zeros_like(A), A * torch.where(A > 0, self.high, self.low))
@@ -104,7 +106,7 @@ class UniformTails(Tails):
 
     def mean(self, T: Tensor) -> tuple[Tensor, Tensor]:
         moved = self.half * uniform_mean(T * self.half)
-        return self.centre + moved, self.half * 1e-13 + self.centre.abs() * 4 * _EPS
+        return self.centre + moved, (self.half * 1e-13 + self.centre.abs() * 4 * _EPS).expand_as(T)
 
     def deviation(self, A: Tensor) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(A * self.half, dim=-1)
@@ -123,7 +125,7 @@ class UniformTails(Tails):
         level = self._level(-A[rare], -b[rare])
         inner = A[rare].abs() * self.half * (1 - 16 * _EPS)
         sharp = log_share_above(inner, level, tilt[rare], upper=False)
-        return torch.full_like(b, -torch.inf).index_copy(0, rare, sharp)
+        return super().least_above(A, b).index_copy(0, rare, sharp)
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,6 @@ class NormalTails(Tails):
         if not self.exact or self.factor.ndim == 2:
             return super().least_above(A, b)
         margin = 4 * gamma(A.shape[-1], A.dtype)  # by which the deviation was rounded up, and more
-        z = (self._level(-A, -b) / self.deviation(A).clamp(min=1e-290)).clamp(min=0) * (1 + margin)
+        z = self._level(-A, -b) / self.deviation(A).clamp(min=1e-290) * (1 + margin)
         tail = torch.log(2 / (z + torch.sqrt(z**2 + 4))) - z**2 / 2 - _LOG_ROOT
-        return (tail - 16 * _EPS * (1 + tail.abs())).nan_to_num(nan=-torch.inf)
+        return torch.where(z > 0, tail - 16 * _EPS * (1 + tail.abs()), super().least_above(A, b))
