@@ -268,12 +268,13 @@ def bracket(
     gap: float = 0.05,
     graph: Graph | None = None,
     room: int = 2**20,
+    most: int | None = None,
 ) -> Iterator[ProbabilityBounds]:
     """Ever tighter bounds on P(the output lies in any polytope {A y <= b}), x drawn from `law`.
 
     `outputs` holds A (m, k) and b (m,). The iterator ends when the logarithms are within `gap`, or after `timeout`
-    seconds. It never loosens: each item is at least as tight as the one before. A network that cannot be bounded
-    gives one item, 0 <= P <= 1.
+    seconds or `most` boxes. It never loosens: each item is at least as tight as the one before. A network that cannot
+    be bounded gives one item, 0 <= P <= 1.
     """
     begin = time.monotonic()
     try:
@@ -283,5 +284,5 @@ def bracket(
         return
     if any(A.ndim != 2 for A, _ in outputs):
         raise InputError("probability bounds take one problem at a time")
-    for (bounds,) in Search([law], outputs, graph, room=room).tighten(timeout, gap):
+    for (bounds,) in Search([law], outputs, graph, room=room).tighten(timeout, gap, most):
         yield bounds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,6 +19,8 @@ from rarely.bounds.spec import Polytope
 from rarely.bounds.tails import Tails
 
 _FIRST, _GROWTH = 10.0, 1.6  # targets, where none is given
+_SHORT = 4.0  # nats by which a target may be missed: beyond it smaller ones are tried, from which to go up
+_PATIENCE = 0.7  # share of the time left that one of them may take
 _ROUNDS = 4  # of tilted intervals before the first split: on MNIST the fifth gains less than 0.1 nats
 _AT_ONCE = 16  # leaves split at a time
 _STALLED, _GAIN = 8, 0.02  # splits in a row that gain less than this end a tree
@@ -34,30 +36,50 @@ def half_space_bounds(
     *,
     gap: float = 0.05,
     target: float | None = None,
+    most: int | None = None,
 ) -> Iterator[ProbabilityBounds]:
     """Bounds on P(the output lies in any polytope {A y <= b}), x drawn from `law`, each as tight as the one before.
 
     `target` is the -log p that one hopes to prove; the best is -log p itself, and without one it is searched for.
+    `most` ends the work after so many visits of leaves.
     """
     begin = time.monotonic()
-    low, high, visited = -math.inf, 0.0, 0
-    aim, last = (_FIRST, False) if target is None else (target, True)
+    low, high, visited, full = -math.inf, 0.0, 0, False
+    aims = _aims(target)
+    aim = next(aims)
     with one_thread_if_small(graph):
         while (left := begin + timeout - time.monotonic()) > 0:
-            tree = Tree(graph, law, outputs, aim, time.monotonic() + (left if last else left / 2))
+            tree = Tree(graph, law, outputs, aim, time.monotonic() + _PATIENCE * left)
             for reached in _grown(tree):
                 high, visited = min(high, reached), visited + tree.visits
                 yield ProbabilityBounds(low, high, visited, time.monotonic() - begin)
-                if high - low <= gap or time.monotonic() > tree.deadline:
+                full = most is not None and visited >= most
+                if high - low <= gap or full or time.monotonic() > tree.deadline:
                     break
             low = max(low, min(high, from_below(tree)))
             yield ProbabilityBounds(low, high, visited, time.monotonic() - begin)
-            if last or high - low <= gap:
+            if full or high - low <= gap:
                 return
-            if tree.total <= 2 - aim:  # more can be hoped for
-                aim *= _GROWTH
-            else:  # too much was, and failures made dearer than they need to be
-                aim, last = max(1.0, 1.0 - high), True
+            try:
+                aim = aims.send(-tree.total)
+            except StopIteration:
+                return
+
+
+def _aims(target: float | None) -> Generator[float, float, None]:
+    """What to hope for, one after the other; each is answered by what was proved."""
+    if target is not None:
+        proved = yield target
+        if proved > target - _SHORT:
+            return
+    aim, best = _FIRST, 0.0
+    while target is None or aim < target:
+        proved = yield aim
+        best = max(best, proved)
+        if proved < aim - 2:
+            break
+        aim *= _GROWTH
+    yield max(1.0, best + 1)  # failures were made dearer than they need to be
 
 
 def _grown(tree: Tree) -> Iterator[float]:

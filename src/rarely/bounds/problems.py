@@ -228,12 +228,18 @@ def _possible(problem: Problem, proof: Proof) -> bool:
 
 
 def probability_bounds(
-    problem: Problem, timeout: float = 60.0, gap: float = 0.05, target: float | None = None
+    problem: Problem,
+    timeout: float = 60.0,
+    gap: float = 0.05,
+    *,
+    target: float | None = None,
+    boxes: int | None = None,
 ) -> Iterator[ProbabilityBounds]:
     """Ever tighter rigorous bounds on log P(violation), until they are within `gap` or time is up.
 
     By half-spaces in any number of dimensions (see `leaves`), and by halving boxes too where there are few. `target` is
-    the -log p that is hoped for, where one knows: it makes half-spaces faster and tighter. Inputs must have independent
+    the -log p that is hoped for, where one knows: it makes half-spaces faster and tighter. `boxes` ends each of the two
+    by work. Inputs must have independent
     coordinates of a law that `marginals` knows, or be normal, or uniform in an l2 ball, or a mixture of such; any
     other model, or a network that cannot be bounded, gives the one trivial item 0 <= P <= 1.
     """
@@ -244,7 +250,7 @@ def probability_bounds(
     begin = time.monotonic()
     for i, part in enumerate(parts):
         share = (timeout - (time.monotonic() - begin)) / (len(parts) - i)
-        for known[i] in _component_bounds(part, share, gap, target):
+        for known[i] in _component_bounds(part, share, gap, target, boxes):
             yield _mixed(weights, known, time.monotonic() - begin)
 
 
@@ -257,7 +263,7 @@ def _mixed(weights: Sequence[float], known: Sequence[ProbabilityBounds], seconds
 
 
 def _component_bounds(
-    problem: Problem, timeout: float, gap: float, target: float | None
+    problem: Problem, timeout: float, gap: float, target: float | None, most: int | None
 ) -> Iterator[ProbabilityBounds]:
     low, high, boxes, begin = -math.inf, 0.0, 0, time.monotonic()
     ways: list[Iterator[ProbabilityBounds]] = []
@@ -271,11 +277,12 @@ def _component_bounds(
             return
         with suppress(Unprovable):
             share = _FEW_SHARE * timeout if few else timeout
-            ways.append(half_space_bounds(graph, tails_of(problem.inputs), outputs, share, gap=gap, target=target))
+            tails = tails_of(problem.inputs)
+            ways.append(half_space_bounds(graph, tails, outputs, share, gap=gap, target=target, most=most))
         with suppress(Unprovable):
             if few:
                 law = _measure(problem.inputs)
-                ways.append(bracket(module, law, outputs, timeout * (1 - _FEW_SHARE), gap=gap, graph=graph))
+                ways.append(bracket(module, law, outputs, timeout * (1 - _FEW_SHARE), gap=gap, graph=graph, most=most))
         for way in ways:
             before = boxes
             for found in way:

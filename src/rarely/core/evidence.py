@@ -99,7 +99,8 @@ class Bracket:
     def sentence(self) -> str:
         if self.log_upper == -math.inf:
             return f"proved: no input violates the property, by {self.proof}"
-        return f"proved: {math.exp(self.log_lower):.3g} <= p <= {math.exp(self.log_upper):.3g}, by {self.proof}"
+        least = f"{math.exp(self.log_lower):.3g} <= " if self.log_lower > -math.inf else ""
+        return f"proved: {least}p <= {math.exp(self.log_upper):.3g}, by {self.proof}"
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,6 @@ HALVED = 20
 # 1 s in all on two cores. Between 8 and 784 inputs it was not measured.
 SEARCHED = 8
 
-# A rigorous bracket on p by boxes is worth a third of the time of `certify`: 59 of 60 references with 6 inputs come
-# within a factor of 2 in 2 s each (docs/benchmarks.md). Not measured above 6.
-BRACKETED = 10
-
 # A normal mixture fitted to a few hundred survivors of splitting makes a good proposal: RMSE 0.04 with 31,000 calls on
 # CollisionDetection (6). Above it lines have taken over since version 0.1; the limit was set on spheres with 5 and 8.
 FITTED = 8

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,10 +55,16 @@ class Proofs:
 
 @dataclass(frozen=True)
 class Brackets:
-    """Rigorous bounds on p by halving boxes of known mass, one problem after the other, until they are `enough`."""
+    """Rigorous bounds on p, one problem after the other, until they are `enough`.
+
+    `hopes` are the log p of each problem down to which they would be of use. `boxes` limits the work instead of
+    `seconds`, and no clock has a say.
+    """
 
     seconds: float
-    enough: Callable[[int, Bracket], bool]
+    boxes: int | None = None
+    hopes: Sequence[float | None] = ()
+    enough: Callable[[int, Bracket], bool] = lambda row, bracket: False
 
     @property
     def at_once(self) -> int:
@@ -68,16 +75,21 @@ class Brackets:
 
     def run(self, batch: Batch, rng: Rng) -> Run:
         found: list[list[Evidence]] = []
+        begin = time.monotonic()
         for row, number in enumerate(batch.rows.tolist()):
             problem = batch.problems[number]
-            seconds = min(self.seconds, _SHARE * batch.spend.left_seconds) / (len(batch) - row)
+            left = min(self.seconds - (time.monotonic() - begin), _SHARE * batch.spend.left_seconds)
+            seconds = left / (len(batch) - row)
+            hope = self.hopes[row] if self.hopes else None
+            target = None if hope is None or hope >= 0 else -hope
             best = Bracket(-math.inf, 0.0, "nothing")
-            for bounds in probability_bounds(problem, seconds):
-                told = f"bounds over {bounds.boxes:,} boxes"
+            for bounds in probability_bounds(problem, seconds, target=target, boxes=self.boxes):
+                told = f"bounds over {bounds.boxes:,} piece(s) of the inputs"
                 best = Bracket(bounds.log_lower, bounds.log_upper, told, bounds.boxes)
                 if self.enough(row, best):
                     break
-            found.append([best] if best.boxes else [Searched(_NAME, "no rigorous bounds on p can be had here")])
+            told = "no rigorous bounds on p can be had here"
+            found.append([best] if best.log_upper < 0 or best.log_lower > -math.inf else [Searched(_NAME, told)])
             yield progress(_NAME, batch, [0.0] * len(batch), len(batch) - row - 1)
         return found
 

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 from rarely.core.batch import Batch
-from rarely.core.evidence import Bracket
+from rarely.core.evidence import Bracket, pooled
 from rarely.core.rng import Rng
 from rarely.core.thresholds import (
     BOXES,
-    BRACKETED,
     MORE_BOXES,
     QUICK_COUNT,
     QUICK_SECONDS,
@@ -21,8 +20,11 @@ from rarely.methods.attack import Attack
 from rarely.methods.counting import Counting
 from rarely.methods.proofs import Brackets, Proofs
 from rarely.questions.case import Case, Goal, Work, dimension, learn
+from rarely.questions.result import Outcome
 
 _CLIMBS = (Attack(64, 16, 10), *(Attack(1000, 64, 40),) * 4, *(Attack(4000, 256, 60),) * 5)
+_MOMENT = 1.0  # seconds
+_OFTEN = 20  # violations among independent inputs from which a proved bound on p says little more
 _CLIMBED = 0.4  # share of the seconds left that they may take
 
 
@@ -57,13 +59,26 @@ class Bounding:
         yield from learn(first, batch, cases, goal, rng)
 
     def bracketable(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return self._proves and batch.network.module is not None and dimension(batch) <= BRACKETED
+        return self._proves and batch.network.module is not None
 
     def bracket(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         def enough(row: int, bracket: Bracket) -> bool:
             return goal.reached(Case(row, [*cases[row].evidence, bracket]))
 
-        yield from learn(Brackets(self.proof_seconds, enough), batch, cases, goal, rng)
+        hopes = [goal.hope(case) for case in cases]
+        yield from learn(Brackets(self._seconds, self.proof_boxes, hopes, enough), batch, cases, goal, rng)
+
+    def open(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """Where there is a number, or none and no proof, in more dimensions than boxes are good for."""
+        settled = case.belief.outcome is Outcome.PROVED_SAFE or pooled(case.evidence).hits > _OFTEN
+        return self.bracketable(batch, case, goal) and dimension(batch) > SEARCHED and not settled
+
+    def bracket_soon(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        """For no longer than the answer took, or a moment."""
+        hopes = [goal.hope(case) for case in cases]
+        seconds = min(self._seconds, max(_MOMENT, batch.spend.seconds))
+        method = Brackets(self._seconds if self.proof_boxes is not None else seconds, self.proof_boxes, hopes)
+        yield from learn(method, batch, cases, goal, rng)
 
     def never_violated(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return self.proof_boxes is None and self.unsettled(batch, case, goal)

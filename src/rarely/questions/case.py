@@ -29,6 +29,11 @@ class Goal(Protocol):
         ...
 
     @property
+    def last(self) -> tuple[str, ...]:
+        """Names of steps to take in the end, whether it is answered or not."""
+        ...
+
+    @property
     def draws(self) -> int:
         """Independent inputs that could answer it on their own; 0 where that depends on what is found."""
         ...
@@ -36,6 +41,10 @@ class Goal(Protocol):
     @property
     def patience(self) -> float:
         """Share of the seconds left that a longer proof may take; a first one takes no more than the rest."""
+        ...
+
+    def hope(self, case: Case) -> float | None:
+        """The log p down to which a proof that p is small would be of use, where one can say."""
         ...
 
     def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:

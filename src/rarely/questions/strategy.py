@@ -41,8 +41,12 @@ class Precision:
 
     target_error: float
     order: tuple[str, ...] = STEPS
+    last: tuple[str, ...] = ("bracket beside the number",)
     draws: int = 0
     patience: float = 0.4
+
+    def hope(self, case: Case) -> float | None:
+        return case.belief.number.log_prob if case.belief.number is not None else None
 
     def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:
         return list(evidence)
@@ -98,9 +102,9 @@ class Auto:
     def pursue(self, batch: Batch, rng: Rng, goal: Goal, known: Sequence[Evidence] = ()) -> Run:
         """Take steps until the goal is reached. What is `known` of every problem already is not learnt again."""
         cases = [Case(row, goal.admitted(known)) for row in range(len(batch))]
-        for name in goal.order:
-            step = self.steps[name]
-            todo = [case for case in cases if not goal.reached(case) and step.wanted(batch, case, goal)]
+        for name in (*goal.order, *goal.last):
+            step, always = self.steps[name], name in goal.last
+            todo = [case for case in cases if (always or not goal.reached(case)) and step.wanted(batch, case, goal)]
             if todo and not batch.spend.late:
                 yield from step.work(batch.take(torch.tensor([case.row for case in todo])), todo, goal, rng)
         return [case.evidence for case in cases]
@@ -114,6 +118,7 @@ class Auto:
             "attack": Step("a violation saves the proof", bounds.provable, bounds.attack),
             "proof": Step("a proof ends everything", bounds.unsettled, bounds.prove),
             "bracket": Step("a proof that p lies on one side", bounds.bracketable, bounds.bracket),
+            "bracket beside the number": Step("what no region missed can exceed", bounds.open, bounds.bracket_soon),
             "draws": Step("independent inputs bound p whatever follows", draws.undrawn, draws.draw),
             "draws until decided": Step("each look at the count is free", draws.undecided, draws.draw_on),
             "count": Step("a common event needs nothing else", draws.common, draws.count),
@@ -153,7 +158,7 @@ class Auto:
             part = batch.take(torch.tensor(some))
             part = replace(part, problems=everyone, inputs=place(inputs, batch.device, batch.dtype))
             with batch.spend.allotted(part.rows, 1 / (most - i)):
-                learnt = yield from self.pursue(part, rng, Precision(self.target_error))
+                learnt = yield from self.pursue(part, rng, Precision(self.target_error, last=()))
             for k, evidence in zip(some, learnt, strict=True):
                 weights = mixtures[k].log_weights
                 count = int((weights > -math.inf).sum())

@@ -21,6 +21,7 @@ from rarely.stats.sequential import draws_needed, log_evidence_above, log_eviden
 
 PROVED = "proof"
 _BOUNDED = 1.0  # seconds that `test` gives to bounds, between which it counts in few dimensions
+_CLEARLY = 0.7  # nats below the threshold that a proof aims at
 _DOUBLINGS = 7  # times that the draws which would accept without a violation may be doubled
 
 
@@ -61,6 +62,7 @@ class Below:
     p_max: float
     confidence: float
     rigorous: bool  # whether proofs are tried
+    last: tuple[str, ...] = ()
     patience: float = 0.4
 
     @property
@@ -79,6 +81,9 @@ class Below:
     @property
     def _side(self) -> float:
         return 0.5 + 0.5 * self.confidence
+
+    def hope(self, case: Case) -> float | None:
+        return math.log(self.p_max) - _CLEARLY
 
     def admitted(self, evidence: Sequence[Evidence]) -> list[Evidence]:
         return list(evidence)

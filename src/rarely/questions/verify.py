@@ -46,6 +46,7 @@ class Settled:
 
     judge: Judge | None
     order: tuple[str, ...] = ("draws", "attack", "proof", "climbs", "longer proof", "splitting")
+    last: tuple[str, ...] = ()
     draws: int = 0
     patience: float = 0.9
     accepted: bool = False
@@ -64,6 +65,9 @@ class Settled:
         self.accepted = True
         best = Witnesses(found.witnesses.inputs[which : which + 1], found.witnesses.scores[which : which + 1])
         return replace(found, witnesses=best)
+
+    def hope(self, case: Case) -> float | None:
+        return None
 
     def reached(self, case: Case) -> bool:
         return self.accepted or case.belief.outcome is Outcome.PROVED_SAFE
