@@ -138,16 +138,20 @@ class Tree:
         )  # fmt: skip
 
     def visit(self, leaves: Leaves) -> Leaves:
+        """Visit every leaf that may matter: one rarer than the failures that a visit costs is left as it is."""
+        worth = leaves.exponent > -self.level
+        self.visits = int(worth.sum())
+        return self._visit(leaves.pick(worth)).join(leaves.pick(~worth)) if self.visits else leaves
+
+    def _visit(self, leaves: Leaves) -> Leaves:
         """Intervals of the inputs where each leaf is violated, then the best half-space that follows from them."""
         graph = self.graph
-        self.visits, worth = len(leaves), leaves.exponent > -self.level
         region = Likely(self.law, graph.input_shape, leaves.tilt, (self.level + leaves.exponent).clamp(min=0.1))
         bounded = list(graph.bounded)
         lows, highs = self._parted(leaves.low, bounded), self._parted(leaves.high, bounded)
         state = propagate(graph, region, within={i: (lows[i], highs[i]) for i in bounded}, deadline=self.deadline)
-        paid = float((state.asked + 1)[worth].sum())
-        if paid:
-            self.log_exits = float(torch.tensor([self.log_exits, math.log(paid) - self.level]).double().logsumexp(0))
+        paid = math.log(float((state.asked + 1).sum())) - self.level
+        self.log_exits = float(torch.tensor([self.log_exits, paid], dtype=torch.float64).logsumexp(0)) + 1e-12
         low, high = (self._joined({i: state.bounds[i][k] for i in bounded}, leaves.low) for k in (0, 1))
         level = Likely(self.law, graph.input_shape, torch.zeros_like(leaves.tilt), (-leaves.exponent).clamp(min=1.0))
         relus = list(graph.relus)

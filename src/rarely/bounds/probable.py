@@ -88,7 +88,7 @@ def _grown(tree: Tree) -> Iterator[float]:
         tree.first = tree.leaves = tree.visit(tree.leaves)
         yield tree.total
     best, idle = tree.total, 0
-    while idle < _STALLED and best > 0.5 - tree.target and tree.split(_AT_ONCE):
+    while idle < _STALLED and best > 0.1 - tree.target and tree.split(_AT_ONCE):
         total = tree.total
         idle = 0 if total < best - _GAIN else idle + 1
         best = min(best, total)

@@ -22,7 +22,7 @@ from torch import Tensor
 from rarely.bounds.fourier import log_share_above, uniform_cumulant, uniform_mean
 from rarely.bounds.operators import gamma
 
-_TURNS = 12  # of the fixed point that finds the best tilt: on MNIST the fourth is within 1e-6 of it
+_TURNS = 8  # of the secants that find the best tilt: on MNIST the third is within 1e-6 of it
 _EPS = torch.finfo(torch.float64).eps
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
@@ -64,10 +64,15 @@ class Tails(ABC):
         spread = self.deviation(A).clamp(min=1e-290)
         start = (A * self.mean(torch.zeros_like(A))[0]).sum(-1)
         wanted = -(start + b)  # of the tilt: to move the mean to the plane
-        tilt = (wanted / spread**2).clamp(min=0)
+        tilt = (wanted / spread**2).clamp(min=0).clamp(max=1e6 / spread)
+        power = torch.ones_like(tilt)  # of the tilt with which the mean moves: secants of their logarithms
+        before = step = torch.zeros_like(tilt)
         for _ in range(_TURNS):
-            moved = (A * self.mean(tilt.unsqueeze(-1) * A)[0]).sum(-1) - start
-            tilt = torch.where(moved > 0, tilt * (wanted / moved).clamp(0, 4), tilt).clamp(max=1e6 / spread)
+            moved = ((A * self.mean(tilt.unsqueeze(-1) * A)[0]).sum(-1) - start).clamp(min=1e-300).log()
+            seen = (moved - before) / step
+            power = torch.where((seen > 0.02) & (seen < 1.5), seen, power)
+            before, step = moved, ((wanted.clamp(min=1e-300).log() - moved) / power).clamp(-1.5, 1.5)
+            tilt = (tilt * step.exp()).clamp(max=1e6 / spread)
         exponent = self.exponent(tilt.unsqueeze(-1) * A, tilt * b)
         good = (exponent < 0) & (tilt > 0)  # not where either is NaN
         ends = torch.where(A == 0, torch.zeros_like(A), A * torch.where(A > 0, self.high, self.low))
@@ -102,7 +107,7 @@ class UniformTails(Tails):
         return (self.high - self.low) / 2 * (1 + 4 * _EPS)
 
     def cumulant(self, T: Tensor) -> Tensor:
-        return uniform_cumulant(T * self.half).sum(-1) * (1 + gamma(T.shape[-1] + 32, T.dtype))
+        return uniform_cumulant(T * self.half).sum(-1) * (1 + gamma(T.shape[-1] + 64, T.dtype))
 
     def mean(self, T: Tensor) -> tuple[Tensor, Tensor]:
         moved = self.half * uniform_mean(T * self.half)
