@@ -31,6 +31,7 @@ class Propagated:
     lines: dict[int, tuple[Tensor, Tensor]]  # node -> entries (k,), |coefficients| of their bounds (B, k, n)
     slopes: dict[int, tuple[Tensor, Slopes]]  # node -> entries (k,), optimised slopes of their 2 k bounds
     asked: Tensor  # (B,) bounds that rest on the region's minimum of a linear function
+    floor: Tensor  # (B,) what underflow in coefficients may cost: `TINY` times the size of all values
 
     @property
     def batch(self) -> int:
@@ -97,7 +98,7 @@ def backward(
             bias, size = bias - charge, size + charge
     flat = coef[0].flatten(2) if 0 in coef else A.new_zeros(1, A.shape[1], state.region.low[0].numel())
     flat = flat.expand(state.batch, -1, -1)
-    bias = bias - size * gamma(len(graph.nodes), bias.dtype)
+    bias = bias - size * gamma(len(graph.nodes), bias.dtype) - state.floor.unsqueeze(1)
     least = state.region.minimum(flat)
     lower = least + bias - (least.abs() + bias.abs()) * gamma(2, bias.dtype)
     return LinearBound(flat, bias, lower)

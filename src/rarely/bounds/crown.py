@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rarely.bounds.backward import LinearBound, Propagated, backward
 from rarely.bounds.graph import Graph, chunks, intervals
-from rarely.bounds.operators import Affine, Interval, Relaxed, gamma, magnitude
+from rarely.bounds.operators import TINY, Affine, Interval, Relaxed, gamma, magnitude
 from rarely.bounds.region import BoxRegion, Region
 from rarely.bounds.slopes import optimise
 
@@ -92,7 +92,8 @@ def propagate(
     as they are.
     """
     asked = torch.zeros(len(region.low), dtype=torch.long, device=region.low.device)
-    state = Propagated(graph, region, [(region.low, region.high)], {}, {}, {}, {}, asked)
+    floor = TINY * (1 + magnitude((region.low, region.high)).flatten(1).sum(1))
+    state = Propagated(graph, region, [(region.low, region.high)], {}, {}, {}, {}, asked, floor)
     for i, node in enumerate(graph.nodes[1:], 1):
         op = node.op
         assert op is not None
@@ -109,6 +110,7 @@ def propagate(
             if 0 < int(wanted.any(0).sum()) <= rows:
                 now = _tightened(state, i, now, wanted, steps, lines, deadline)
         state.bounds.append(now)
+        state.floor.add_(magnitude(now).flatten(1).sum(1), alpha=TINY)
     return state
 
 

@@ -97,7 +97,8 @@ def log_share_above(a: Tensor, t: Tensor, tilt: Tensor, *, upper: bool) -> Tenso
 
     Any tilt gives a bound; that with K'(tilt) = t gives a sharp one.
     """
-    n = a.shape[1]
+    n, unit = a.shape[1], a.amax(1).clamp(min=1e-290)
+    a, t, tilt = a / unit.unsqueeze(1), t / unit, tilt * unit
     counts = a > _SMALL * a.amax(1, keepdim=True)
     # What is too small to count is at its best, or at its worst.
     rest = torch.where(counts, 0.0, a).sum(1) * (1 + gamma(n, a.dtype))

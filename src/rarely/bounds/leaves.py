@@ -126,7 +126,7 @@ class Tree:
     def _first(self, state: Propagated) -> Leaves:
         """One leaf for each way to violate, all with the intervals of the root."""
         count, like = self.spec.count, state.region.low.flatten(1)
-        slopes = self._joined({i: a.squeeze(1) for i, a in first_slopes(state, self.graph.output, 1).items()}, like)
+        slopes = self._joined({i: a.squeeze(1) for i, a in first_slopes(state, self.graph.output + 1, 1).items()}, like)
         low, high = (self._joined({i: state.bounds[i][k] for i in self.graph.bounded}, like) for k in (0, 1))
         tall = slopes.repeat(count, 1)
         nothing, numbers = like.new_zeros(count), torch.arange(count, device=like.device)

@@ -13,7 +13,7 @@ from torch.special import log_ndtr
 from rarely.bounds.fourier import uniform_cumulant, uniform_mean
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.operators import Interval, gamma
-from rarely.bounds.tails import NormalTails, Tails, UniformTails
+from rarely.bounds.tails import LEAST, NormalTails, Tails, UniformTails
 from rarely.core.input_model import InputModel
 from rarely.inputs import Box, Gaussian, GaussianNoise, LpBall, PixelDropout, Tabular, TruncatedGaussian
 from rarely.inputs.laws import Choice, Empirical, Fixed, Law, Normal, OneHot, Uniform
@@ -85,7 +85,7 @@ class TruncatedTails(_Normals):
     def deviation(self, A: Tensor) -> Tensor:
         each = torch.fmin(self.std, (self.high - self.low) / math.sqrt(12))
         norm: Tensor = torch.linalg.vector_norm(A * each, dim=-1)
-        return norm * (1 + gamma(A.shape[-1], A.dtype))
+        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ClippedTails(_Normals):
     def deviation(self, A: Tensor) -> Tensor:
         each = torch.fmin(self.std * math.sqrt(1.55), (self.high - self.low) / 2)
         norm: Tensor = torch.linalg.vector_norm(A * each, dim=-1)
-        return norm * (1 + gamma(A.shape[-1], A.dtype))
+        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class CellTails(Tails):
 
     def deviation(self, A: Tensor) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(A * (self.high - self.low) / 2, dim=-1)
-        return norm * (1 + gamma(A.shape[-1], A.dtype))
+        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ Rounding. The bounds are statements about the network in real arithmetic, its st
 sum of n products evaluated in floating point, in any order, is off by at most n u times the sum of the absolute
 products (Higham 2002, sec. 3.1; u is the unit roundoff, half of `finfo.eps`, and terms of order u^2 are covered
 below). `slack(H)` therefore returns gamma (|W| H + |b|), with H >= |x| over the region and gamma = (n + 8) eps =
-2 (n + 8) u: twice the worst case, with eight more roundings for what surrounds the sum.
+2 (n + 8) u: twice the worst case, with eight more roundings for what surrounds the sum. What underflows is lost
+whole: each product up to 2^-1075, and a sum of 10^20 of them less than `TINY`, which is charged for every value, and
+for every coefficient times its value.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 
 Interval = tuple[Tensor, Tensor]
+TINY = 1e-300
 
 
 def gamma(n: int, dtype: torch.dtype) -> float:
@@ -148,7 +151,7 @@ class Elementwise:
         if free is not None:
             steepest = torch.where(free, torch.ones_like(steepest), steepest)
         shifts = lower[1].abs() + upper[1].abs()
-        slack = steepest * H * gamma(16, H.dtype) + shifts * gamma(H[0].numel(), H.dtype)
+        slack = steepest * H * gamma(16, H.dtype) + shifts * gamma(H[0].numel(), H.dtype) + TINY
         mid, half = (lower[1] + upper[1]) / 2, (lower[1] - upper[1]) / 2 - slack
         return cls(lower[0], upper[0], mid, half, free, floor)
 

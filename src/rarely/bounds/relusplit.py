@@ -75,7 +75,7 @@ class Root:
     def first(self) -> Domains:
         """One unsplit domain per polytope."""
         count, device = self.spec.count, self.spec.owner.device
-        start = first_slopes(self.state, self.graph.output, 1)
+        start = first_slopes(self.state, self.graph.output + 1, 1)
         slopes = self.joined({i: a.squeeze(1) for i, a in start.items()}).repeat(count, 1)
         low, high = (
             self.joined({i: self.state.bounds[self.source(i)][k] for i in self.graph.relus}).repeat(count, 1)

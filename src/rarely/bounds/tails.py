@@ -24,6 +24,7 @@ from rarely.bounds.operators import gamma
 
 _TURNS = 8  # of the secants that find the best tilt: on MNIST the third is within 1e-6 of it
 _EPS = torch.finfo(torch.float64).eps
+LEAST = 1e-150  # squares of what is smaller underflow
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 
@@ -61,7 +62,7 @@ class Tails(ABC):
 
     def chernoff(self, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Bound (1) on log P(A x + b >= 0) (B,), and the multiple of A by which it tilts, the best one nearly."""
-        spread = self.deviation(A).clamp(min=1e-290)
+        spread = self.deviation(A)
         start = (A * self.mean(torch.zeros_like(A))[0]).sum(-1)
         wanted = -(start + b)  # of the tilt: to move the mean to the plane
         tilt = (wanted / spread**2).clamp(min=0).clamp(max=1e6 / spread)
@@ -115,7 +116,7 @@ class UniformTails(Tails):
 
     def deviation(self, A: Tensor) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(A * self.half, dim=-1)
-        return norm / math.sqrt(3) * (1 + gamma(A.shape[-1], A.dtype))
+        return norm / math.sqrt(3) * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
 
     def most_above(self, A: Tensor, b: Tensor) -> Tensor:
         exponent, tilt = self.chernoff(A, b)
@@ -172,7 +173,7 @@ class NormalTails(Tails):
         if self.factor.ndim == 2:
             part = part + (A.abs() @ self.factor.abs()) * gamma(A.shape[-1], A.dtype)
         norm: Tensor = torch.linalg.vector_norm(part, dim=-1)
-        return norm * (1 + gamma(A.shape[-1], A.dtype))
+        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
 
     def box(self, tilt: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
         if not self.exact:
@@ -186,7 +187,7 @@ class NormalTails(Tails):
         """By Sampford's (1953) bound on Mills' ratio: P(Z > z) < 4 phi(z) / (3 z + sqrt(z^2 + 8))."""
         if not self.exact:
             return super().most_above(A, b)
-        z = (-self._level(A, b) / self.deviation(A).clamp(min=1e-290)) * (1 - 4 * _EPS)
+        z = (-self._level(A, b) / self.deviation(A)) * (1 - 4 * _EPS)
         tail = torch.log(4 / (3 * z + torch.sqrt(z**2 + 8))) - z**2 / 2 - _LOG_ROOT
         return torch.where(z > 0, tail + 16 * _EPS * (1 + tail.abs()), torch.zeros_like(tail))
 
@@ -195,6 +196,8 @@ class NormalTails(Tails):
         if not self.exact or self.factor.ndim == 2:
             return super().least_above(A, b)
         margin = 4 * gamma(A.shape[-1], A.dtype)  # by which the deviation was rounded up, and more
-        z = self._level(-A, -b) / self.deviation(A).clamp(min=1e-290) * (1 + margin)
+        spread = self.deviation(A)
+        z = self._level(-A, -b) / spread * (1 + margin)
         tail = torch.log(2 / (z + torch.sqrt(z**2 + 4))) - z**2 / 2 - _LOG_ROOT
-        return torch.where(z > 0, tail - 16 * _EPS * (1 + tail.abs()), super().least_above(A, b))
+        rare = torch.where(spread > 1e20 * LEAST, tail - 16 * _EPS * (1 + tail.abs()), -torch.inf)
+        return torch.where(z > 0, rare, super().least_above(A, b))

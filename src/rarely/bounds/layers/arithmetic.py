@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.move import expand
-from rarely.bounds.operators import Affine, Interval, gamma, magnitude
+from rarely.bounds.operators import TINY, Affine, Interval, gamma, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -39,7 +39,7 @@ class Scale(Affine):
         return self.shift
 
     def slack(self, *H: Tensor) -> Tensor:
-        return (H[0] * self.factor.abs() + self.shift_size) * gamma(4, H[0].dtype)
+        return (H[0] * self.factor.abs() + self.shift_size) * gamma(4, H[0].dtype) + TINY
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Add(Affine):
         return None
 
     def slack(self, *H: Tensor) -> Tensor:
-        return self.forward(*H) * gamma(2, H[0].dtype)
+        return self.forward(*H) * gamma(2, H[0].dtype) + TINY
 
 
 def _constant(r: Reader, value: Any, rank: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import Affine, Interval, gamma, magnitude
+from rarely.bounds.operators import TINY, Affine, Interval, gamma, magnitude
 from rarely.bounds.reader import Handle, Reader, per_axis, reads
 
 
@@ -57,7 +57,7 @@ class Conv(Affine):
 
     def slack(self, *H: Tensor) -> Tensor:
         n = math.prod(self.weight.shape[2:]) * max(self.weight.shape[:2])
-        return self._apply(H[0], self.weight.abs(), self.bias.abs()) * gamma(n, H[0].dtype)
+        return self._apply(H[0], self.weight.abs(), self.bias.abs()) * gamma(n, H[0].dtype) + TINY
 
 
 @reads("conv1d", "conv2d", nn.Conv1d, nn.Conv2d)

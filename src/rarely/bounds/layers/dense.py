@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import Affine, Interval, gamma, magnitude
+from rarely.bounds.operators import TINY, Affine, Interval, gamma, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -37,7 +37,7 @@ class Dense(Affine):
 
     def slack(self, *H: Tensor) -> Tensor:
         n = max(self.weight.shape)
-        return F.linear(H[0], self.weight.abs(), self.bias.abs()) * gamma(n, H[0].dtype)
+        return F.linear(H[0], self.weight.abs(), self.bias.abs()) * gamma(n, H[0].dtype) + TINY
 
     def keep_outputs(self, index: Tensor) -> Dense:
         return Dense(self.weight[index], self.bias[index])
