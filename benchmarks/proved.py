@@ -35,6 +35,7 @@ REFERENCED = (3, 18)  # test images with published log p
 GOALS = {-20.0: (3.0, 6.0), -40.0: (5.0, 10.0)}  # log p, and the gaps that the summary counts
 TOLERANCE = 1.5  # nats of log p by which a goal may be missed
 CALLS = 200_000  # of the network that one estimate may take
+COPIES = 3  # estimates of one number: of image 5 one in two silently misses the class that is confused most
 RARE = math.log(1e-6)  # what is to be proved of convolutions
 HOPE = -RARE + 0.7  # a bound twice as good leaves room for failures
 FACTORS, HALVINGS = (0.25, 8.0), 6  # of the half-widths of a box
@@ -74,7 +75,7 @@ class Number:
         return self.outcome == Outcome.VIOLATED.value and math.isfinite(self.log_prob)
 
     def __str__(self) -> str:
-        return f"{self.log_prob:.2f} ± {self.std:.2f}" if self.known else f"{self.outcome} ({self.log_prob:.2f})"
+        return f"{self.log_prob:.2f} ± {self.std:.2f}" if self.known else self.outcome
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Row:
     """One problem, its number and two proofs."""
 
     name: str
-    size: float  # of the noise, or a threshold
+    size: float | None  # of the noise, or a threshold
     number: Number
     blind: Proved
     told: Proved | None  # None where there is no number to tell
@@ -90,7 +91,8 @@ class Row:
     HEADER = ("log p", *(f"{what}, {who}" for who in ("blind", "told") for what in ("upper", "lower", "gap", "s")))
 
     def cells(self) -> list[object]:
-        return [self.name, f"{self.size:.4g}", self.number, *self._of(self.blind), *self._of(self.told)]
+        size = "" if self.size is None else f"{self.size:.4g}"
+        return [self.name, size, self.number, *self._of(self.blind), *self._of(self.told)]
 
     def _of(self, proof: Proved | None) -> list[object]:
         if proof is None:
@@ -113,11 +115,15 @@ class Bench:
     odd: list[str] = field(default_factory=list)
 
     def estimated(self, problem: Problem, calls: int | None = CALLS, timeout: float | None = None) -> Estimate:
+        """The largest of a few independent estimates: what one of them has missed only makes it smaller."""
+        copies = [problem] * COPIES
         found = rarely.estimate(
-            problem, Auto(proof_seconds=0), device=self.device, max_evaluations=calls, timeout=timeout
+            copies, Auto(proof_seconds=0), device=self.device, max_evaluations=calls, timeout=timeout
         )
-        assert isinstance(found, Estimate)
-        return found
+        good = sorted((f for f in found if f.outcome is Outcome.VIOLATED), key=lambda f: f.log_prob) or found[:1]
+        if good[-1].log_prob - good[0].log_prob > 4 * math.hypot(good[0].log_prob_std, good[-1].log_prob_std):
+            self.odd.append(f"{problem.name}: trusted estimates differ, {Number.of(good[0])} and {Number.of(good[-1])}")
+        return good[-1]
 
     def proved(
         self, problem: Problem, target: float | None = None, enough: float = -math.inf, seconds: float = 0.0
@@ -138,13 +144,13 @@ class Bench:
         if spent > 1.1 * limit + 1:
             self.odd.append(f"{what}: {spent:.1f} s instead of {limit:g} s")
 
-    def compared(self, problem: Problem, size: float, number: Number, seconds: float = 0.0) -> Row:
+    def compared(self, problem: Problem, size: float | None, number: Number, seconds: float = 0.0) -> Row:
         blind = self.proved(problem, seconds=seconds)
         told = self.proved(problem, -number.log_prob, seconds=seconds) if number.known else None
         for proof in [blind] if told is None else [blind, told]:
             above, below = number.log_prob - proof.log_upper, proof.log_lower - number.log_prob
             if number.known and max(above, below) > 4 * number.std:
-                self.odd.append(f"UNSOUND? {problem.name}, {size:.6g}: {number} against {proof}")
+                self.odd.append(f"UNSOUND? {problem.name}, {size}: {number} against {proof}")
         return Row(problem.name, size, number, blind, told)
 
     def at_goal(self, make: Callable[[float], Problem], goal: float) -> Row:
@@ -162,17 +168,19 @@ def solved(
 ) -> tuple[float, Estimate]:
     """Where in [low, high] log p, which falls there, is about `goal`; log(-log p) is nearly a line in -log(noise)."""
     ends = {low: -math.inf, high: math.inf}
-    wanted = math.log(-goal)
-    for _ in range(20):
+    wanted, tried = math.log(-goal), []
+    for _ in range(12):
         (x, y), (u, v) = sorted(ends.items())
         share = (wanted - y) / (v - y) if math.isfinite(y) and math.isfinite(v) else 0.5
         middle = x + (u - x) * min(0.95, max(0.05, share))
         result = estimated(middle)
-        if abs(result.log_prob - goal) < tolerance and result.outcome is Outcome.VIOLATED:
+        far = abs(result.log_prob - goal) if result.outcome is Outcome.VIOLATED else math.inf
+        tried.append((far, middle, result))
+        if far < tolerance:
             break
         height = math.log(max(1e-3, -result.log_prob))  # infinite where no violation was found
         ends = {middle: height, u: v} if height < wanted else {x: y, middle: height}
-    return middle, result
+    return min(tried, key=operator.itemgetter(0))[1:]
 
 
 # Images -------------------------------------------------------------------------------------------------------------
@@ -330,7 +338,7 @@ def acas(bench: Bench) -> Iterator[Row]:
     rule = bench.data / "acasxu" / "vnnlib" / "prop_7.vnnlib"
     problem = rarely.load_problem(acas_path(bench.data, "1_9"), rule, name="1_9, property 7")
     number = Number.of(bench.estimated(problem, None, 3 * bench.seconds))
-    yield bench.compared(problem, math.nan, number, 3 * bench.seconds)
+    yield bench.compared(problem, None, number, 3 * bench.seconds)
     middle = acas_problem(bench.data).inputs.center
     for name in ("1_1", "2_3", "4_5"):
         network = onnx_network(acas_path(bench.data, name), [5, *[50] * 6, 5])

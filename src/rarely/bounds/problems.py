@@ -30,6 +30,7 @@ from rarely.inputs import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
 
 _MAX_POLYTOPES = 1000
 _FEW_SHARE = 0.2  # of the time for half-spaces where boxes can be halved, too
+_WORK, _FEWEST = 2**28, 8  # visits of leaves, where work limits them: 430 on MNIST take 1.5 s; fewer of wide networks
 _QUICK_ROWS = 512  # neurons of a layer that a quick proof bounds by CROWN; wider layers get intervals
 _NO_WITNESS = "a violation in the bounding box of the inputs, not among the inputs themselves"
 
@@ -278,7 +279,8 @@ def _component_bounds(
         with suppress(Unprovable):
             share = _FEW_SHARE * timeout if few else timeout
             tails = tails_of(problem.inputs)
-            ways.append(half_space_bounds(graph, tails, outputs, share, gap=gap, target=target, most=most))
+            visits = None if most is None else min(most, max(_FEWEST, _WORK // graph.widest**2))
+            ways.append(half_space_bounds(graph, tails, outputs, share, gap=gap, target=target, most=visits))
         with suppress(Unprovable):
             if few:
                 law = _measure(problem.inputs)

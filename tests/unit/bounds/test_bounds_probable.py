@@ -91,9 +91,8 @@ def test_estimate_shows_what_is_proved_beside_its_interval() -> None:
     net = wide_network(3)
     with torch.no_grad():
         y = net(torch.randn(20_000, D).double())
-    found = rarely.estimate(
-        Problem(net, exceeds(float(y.mean() + 6 * y.std())), Gaussian(torch.zeros(D).double(), 1.0))
-    )
+    problem = Problem(net, exceeds(float(y.mean() + 6 * y.std())), Gaussian(torch.zeros(D).double(), 1.0))
+    found = rarely.estimate(problem, rarely.Auto(proof_boxes=1000))
     low, high = found.proved
     assert low <= found.interval.high
     assert found.log_prob - 4 * found.log_prob_std <= high < 0.5 * found.log_prob
