@@ -114,11 +114,12 @@ class Bench:
     instances: int
     odd: list[str] = field(default_factory=list)
 
-    def estimated(self, problem: Problem, calls: int | None = CALLS, timeout: float | None = None) -> Estimate:
+    def estimated(
+        self, problem: Problem, calls: int | None = CALLS, timeout: float | None = None, copies: int = COPIES
+    ) -> Estimate:
         """The largest of a few independent estimates: what one of them has missed only makes it smaller."""
-        copies = [problem] * COPIES
         found = rarely.estimate(
-            copies, Auto(proof_seconds=0), device=self.device, max_evaluations=calls, timeout=timeout
+            [problem] * copies, Auto(proof_seconds=0), device=self.device, max_evaluations=calls, timeout=timeout
         )
         good = sorted((f for f in found if f.outcome is Outcome.VIOLATED), key=lambda f: f.log_prob) or found[:1]
         if good[-1].log_prob - good[0].log_prob > 4 * math.hypot(good[0].log_prob_std, good[-1].log_prob_std):
@@ -413,7 +414,8 @@ def reach(bench: Bench, problem: Problem, name: str, instance: str) -> Reach:
         return status == "proved"
 
     far, near = largest(rare), largest(never)
-    number = Number.of(bench.estimated(scaled(problem, far or FACTORS[0]), 30_000, bench.seconds))
+    # One copy, and longer than a proof: calls are dear here.
+    number = Number.of(bench.estimated(scaled(problem, far or FACTORS[0]), None, 4 * bench.seconds, copies=1))
     if number.known and far and number.log_prob - 4 * number.std > RARE:
         bench.odd.append(f"UNSOUND? {problem.name}, factor {far:.4f}: {number} against p <= 1e-6")
     return Reach(name, instance, far, near, number)

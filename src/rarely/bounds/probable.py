@@ -23,7 +23,7 @@ _SHORT = 4.0  # nats by which a target may be missed: beyond it smaller ones are
 _PATIENCE = 0.7  # share of the time left that one of them may take
 _ROUNDS = 4  # of tilted intervals before the first split: on MNIST the fifth gains less than 0.1 nats
 _AT_ONCE = 16  # leaves split at a time
-_STALLED, _GAIN = 8, 0.02  # splits in a row that gain less than this end a tree
+_STALLED, _GAIN = 8, 0.02  # splits in a row that gain less than this end a tree; half as many where nothing is gained
 _LEVELS = (1.5, 3.0, 5.0, 7.0)  # nats below the bound that one failure of a lower bound costs
 _MARGIN = 4.0  # nats by which the half-space of a lower bound is widened, so that what it cuts off is little
 
@@ -88,7 +88,7 @@ def _grown(tree: Tree) -> Iterator[float]:
         tree.first = tree.leaves = tree.visit(tree.leaves)
         yield tree.total
     best, idle = tree.total, 0
-    while idle < _STALLED and best > 0.1 - tree.target and tree.split(_AT_ONCE):
+    while idle < (_STALLED if best < -_GAIN else _STALLED // 2) and best > 0.1 - tree.target and tree.split(_AT_ONCE):
         total = tree.total
         idle = 0 if total < best - _GAIN else idle + 1
         best = min(best, total)
@@ -101,7 +101,7 @@ def from_below(tree: Tree) -> float:
     alone = torch.bincount(spec.owner, minlength=spec.count) == 1
     mass = torch.where(alone[first.polytope], first.mass, -torch.inf)
     leaf = first.pick(mass.argsort(descending=True)[:1])
-    if not float(mass.max()) > -math.inf:
+    if not float(mass.max()) > -math.inf or time.monotonic() > tree.deadline:
         return -math.inf
     # Failures at a lower level cost more and leave tighter intervals: the best of a few.
     return max(_under(tree, leaf, max(tree.target, -float(leaf.mass)) + more) for more in _LEVELS)

@@ -23,7 +23,7 @@ from rarely.questions.case import Case, Goal, Work, dimension, learn
 from rarely.questions.result import Outcome
 
 _CLIMBS = (Attack(64, 16, 10), *(Attack(1000, 64, 40),) * 4, *(Attack(4000, 256, 60),) * 5)
-_MOMENT = 1.0  # seconds
+_MOMENT = 0.5  # seconds
 _OFTEN = 20  # violations among independent inputs from which a proved bound on p says little more
 _CLIMBED = 0.4  # share of the seconds left that they may take
 
@@ -74,9 +74,9 @@ class Bounding:
         return self.bracketable(batch, case, goal) and dimension(batch) > SEARCHED and not settled
 
     def bracket_soon(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        """For no longer than the answer took, or a moment."""
+        """For half as long as the answer took, or a moment."""
         hopes = [goal.hope(case) for case in cases]
-        seconds = min(self._seconds, max(_MOMENT, batch.spend.seconds))
+        seconds = min(self._seconds, max(_MOMENT, batch.spend.seconds / 2))
         method = Brackets(self._seconds if self.proof_boxes is not None else seconds, self.proof_boxes, hopes)
         yield from learn(method, batch, cases, goal, rng)
 
