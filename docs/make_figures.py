@@ -6,6 +6,7 @@ Everything shown is computed here by the library: nothing is drawn from memory.
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import matplotlib
 import numpy as np
 import torch
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import rarely
+from rarely.bounds import probability_bounds, prove
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.demo import assets, images
@@ -168,6 +171,51 @@ def subspace() -> Figure:
     return figure
 
 
+def proved() -> Figure:
+    """A theorem beside an estimate, on MNIST: needs RARELY_DATA."""
+    data = Path(os.environ["RARELY_DATA"])
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    from common import mnist_problem
+
+    figure, panels = plt.subplots(1, 2, figsize=(8.2, 3.6), sharey=True, layout="constrained")
+    radii = {18: (0.0185, 0.02, 0.0215, 0.023, 0.0245, 0.026, 0.028, 0.03, 0.033),
+             3: (0.08, 0.085, 0.09, 0.095, 0.1, 0.105, 0.11, 0.12)}  # fmt: skip
+    for axes, (image, grid) in zip(panels, radii.items(), strict=True):
+        safe, broken = 0.0, grid[0]  # the largest radius without an attack, by bisection
+        for _ in range(6):
+            middle = (safe + broken) / 2
+            proof = prove(mnist_problem(data, image, middle), 20.0)
+            safe, broken = (safe, middle) if proof.status == "violated" else (middle, broken)
+        axes.axvline(broken, color=GREY, ls=":", lw=1)
+        axes.annotate("an attack succeeds", (broken, -1), (4, 0), textcoords="offset points", color=GREY, fontsize=8)
+        _proved_beside_estimated(axes, [(eps, mnist_problem(data, image, eps)) for eps in grid])
+        axes.set(xlabel="eps", title=f"MNIST, test image {image}", ylim=(-26, 0.5))
+    panels[0].set_ylabel("log10 of the violation probability")
+    panels[1].legend(frameon=False, loc="lower right", fontsize=8)
+    return figure
+
+
+def _proved_beside_estimated(axes: Axes, problems: list[tuple[float, rarely.Problem]]) -> None:
+    ten, rows = math.log(10), []
+    for eps, problem in problems:
+        e = rarely.estimate(problem, rarely.Auto(proof_seconds=0))
+        *_, bounds = probability_bounds(problem, 20.0, target=-e.log_prob if e.log_prob < 0 else None)
+        plain = rarely.estimate(problem, rarely.MonteCarlo(1_000_000))
+        rows.append((eps, e, bounds, plain))
+        print(eps, e, bounds, plain.log_prob)  # noqa: T201
+    x = [eps for eps, *_ in rows]
+    axes.plot(x, [b.log_upper / ten for _, _, b, _ in rows], color=BLUE, lw=1.4, label="proved upper bound")
+    axes.plot(x, [b.log_lower / ten for _, _, b, _ in rows], color=BLUE, lw=1.2, ls="--", label="proved lower bound")
+    found = [(eps, e) for eps, e, _, _ in rows if e.outcome is rarely.Outcome.VIOLATED]
+    y, low, high = (
+        np.array([value(e) / ten for _, e in found])
+        for value in (lambda e: e.log_prob, lambda e: e.interval.low, lambda e: e.interval.high)
+    )
+    axes.errorbar([eps for eps, _ in found], y, (y - low, high - y), fmt="o", color=INK, ms=3.5, lw=1, label="estimate")
+    seen = [(eps, plain.log_prob / ten) for eps, _, _, plain in rows if plain.log_prob > -math.inf]
+    axes.plot(*zip(*seen, strict=True), "s", mfc="none", color=RED, ms=7, ls="none", label="a million plain draws")
+
+
 def main() -> None:
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.hashsalt": "rarely", "font.size": 9, "axes.spines.top": False})
@@ -175,7 +223,7 @@ def main() -> None:
     torch.set_num_threads(1)
     FOLDER.mkdir(exist_ok=True)
     also_png = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    for make in (radii, levels, lines, subspace):
+    for make in (radii, levels, lines, subspace, *((proved,) if "RARELY_DATA" in os.environ else ())):
         figure = make()
         figure.savefig(FOLDER / f"{make.__name__}.svg", metadata={"Date": None})
         if also_png is not None:  # to look at

@@ -67,7 +67,7 @@ class Leaves:
 
 
 class Tree:
-    """The leaves of one problem for one `target`, the -log p that one hopes to prove; `total` is what they prove."""
+    """The leaves of one problem for one `target`, the -log p that one hopes to prove."""
 
     def __init__(self, graph: Graph, law: Tails, outputs: Sequence[Polytope], target: float, deadline: float) -> None:
         self.law, self.target, self.deadline = law, target, deadline
@@ -87,9 +87,10 @@ class Tree:
         self.visits = 0  # of leaves, at the last step
         self.parents = [-1] * len(self.leaves)  # of every node there ever was
         self.masses = [0.0] * len(self.leaves)
+        self.total, self.weights = 0.0, list(self.masses)  # proved: log P(violation) <= total
 
-    def values(self) -> tuple[float, list[float]]:
-        """An upper bound on log P(violation), and what each node has to do with it.
+    def _settle(self) -> None:
+        """What the tree proves, and what each node has to do with it.
 
         Halves of a leaf may be bounded worse than the whole: of both bounds the better one counts, at every node. The
         weight of a node is its bound, less what was saved above it.
@@ -105,14 +106,10 @@ class Tree:
                 weights[i] += weights[parent] - log_or_ninf(below[parent])
         roots = [v for v, parent in zip(values, self.parents, strict=True) if parent < 0]
         total = torch.tensor([*roots, self.log_exits], dtype=torch.float64).logsumexp(0)
-        return min(0.0, float(total) + 1e-9), weights
+        self.total, self.weights = min(0.0, float(total) + 1e-9), weights
 
     def _value(self, node: int, below: list[float]) -> float:
         return min(self.masses[node], log_or_ninf(below[node])) if below[node] else self.masses[node]
-
-    @property
-    def total(self) -> float:
-        return self.values()[0]
 
     def _parted(self, flat: Tensor, nodes: Sequence[int]) -> dict[int, Tensor]:
         """(N, T) -> per node (N, *event)."""
@@ -141,7 +138,10 @@ class Tree:
         """Visit every leaf that may matter: one rarer than the failures that a visit costs is left as it is."""
         worth = leaves.exponent > -self.level
         self.visits = int(worth.sum())
-        return self._visit(leaves.pick(worth)).join(leaves.pick(~worth)) if self.visits else leaves
+        if self.visits:
+            leaves = self._visit(leaves.pick(worth)).join(leaves.pick(~worth))
+        self._settle()
+        return leaves
 
     def _visit(self, leaves: Leaves) -> Leaves:
         """Intervals of the inputs where each leaf is violated, then the best half-space that follows from them."""
@@ -216,11 +216,11 @@ class Tree:
 
     def split(self, count: int) -> bool:
         """Split the `count` leaves with the largest mass that can be; False where none can."""
-        leaves, (total, weights) = self.leaves, self.values()
-        weight = leaves.mass.new_tensor(weights)[leaves.node]
+        leaves = self.leaves
+        weight = leaves.mass.new_tensor(self.weights)[leaves.node]
         rank = torch.where(leaves.cut >= 0, weight, -torch.inf)
         order = rank.argsort(descending=True)[:count]
-        order = order[rank[order] > total - 7]
+        order = order[rank[order] > self.total - 7]
         if not len(order):
             return False
         rest = torch.ones_like(leaves.cut, dtype=torch.bool).index_fill_(0, order, False)

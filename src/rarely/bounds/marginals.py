@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ class _Normals(Tails):
     low: Tensor
     high: Tensor
 
-    @property
+    @cached_property
     def centre(self) -> Tensor:  # type: ignore[override]
         return self.location.clamp(self.low, self.high)
 
@@ -132,15 +133,15 @@ class CellTails(Tails):
     halves: Tensor  # (n, K)
     log_weights: Tensor  # (n, K)
 
-    @property
+    @cached_property
     def low(self) -> Tensor:  # type: ignore[override]
         return (self.middles - self.halves).amin(1)
 
-    @property
+    @cached_property
     def high(self) -> Tensor:  # type: ignore[override]
         return (self.middles + self.halves).amax(1)
 
-    @property
+    @cached_property
     def centre(self) -> Tensor:  # type: ignore[override]
         return (self.low + self.high) / 2
 
@@ -170,15 +171,15 @@ class OneHotTails(Tails):
 
     log_weights: Tensor  # (n,)
 
-    @property
+    @cached_property
     def low(self) -> Tensor:  # type: ignore[override]
         return torch.zeros_like(self.log_weights)
 
-    @property
+    @cached_property
     def high(self) -> Tensor:  # type: ignore[override]
         return torch.ones_like(self.log_weights)
 
-    @property
+    @cached_property
     def centre(self) -> Tensor:  # type: ignore[override]
         return torch.zeros_like(self.log_weights)
 
@@ -200,15 +201,15 @@ class SeveralTails(Tails):
 
     parts: Sequence[Tails]
 
-    @property
+    @cached_property
     def low(self) -> Tensor:  # type: ignore[override]
         return torch.cat([part.low for part in self.parts])
 
-    @property
+    @cached_property
     def high(self) -> Tensor:  # type: ignore[override]
         return torch.cat([part.high for part in self.parts])
 
-    @property
+    @cached_property
     def centre(self) -> Tensor:  # type: ignore[override]
         return torch.cat([part.centre for part in self.parts])
 

@@ -18,12 +18,12 @@ from rarely.bounds.slopes import optimise
 from rarely.bounds.spec import Polytope
 from rarely.bounds.tails import Tails
 
-_FIRST, _GROWTH = 10.0, 1.6  # targets, where none is given
+_FIRST, _GROWTH, _LEAST = 5.0, 1.6, 2.0  # targets, where none is given
 _SHORT = 4.0  # nats by which a target may be missed: beyond it smaller ones are tried, from which to go up
-_PATIENCE = 0.7  # share of the time left that one of them may take
+_PATIENCE = 0.5  # share of the time left that one of them may take
 _ROUNDS = 4  # of tilted intervals before the first split: on MNIST the fifth gains less than 0.1 nats
-_AT_ONCE = 16  # leaves split at a time
-_STALLED, _GAIN = 8, 0.02  # splits in a row that gain less than this end a tree; half as many where nothing is gained
+_AT_ONCE, _WIDTHS = 256, 12_000  # leaves split at a time, at most, and times the widest layer: 15 on MNIST
+_STALLED, _GAIN = 8, 0.02  # splits in a row that gain less than this end a tree, if it has gained anything
 _LEVELS = (1.5, 3.0, 5.0, 7.0)  # nats below the bound that one failure of a lower bound costs
 _MARGIN = 4.0  # nats by which the half-space of a lower bound is widened, so that what it cuts off is little
 
@@ -73,13 +73,17 @@ def _aims(target: float | None) -> Generator[float, float, None]:
         if proved > target - _SHORT:
             return
     aim, best = _FIRST, 0.0
-    while target is None or aim < target:
+    while aim >= _LEAST and (target is None or aim < target):
         proved = yield aim
         best = max(best, proved)
-        if proved < aim - 2:
+        if proved >= max(1.0, aim - 2):
+            aim *= _GROWTH
+        elif best >= 1:
             break
-        aim *= _GROWTH
-    yield max(1.0, best + 1)  # failures were made dearer than they need to be
+        else:
+            aim /= 2
+    if best >= 1:
+        yield best + 1  # failures were made dearer than they need to be
 
 
 def _grown(tree: Tree) -> Iterator[float]:
@@ -88,9 +92,10 @@ def _grown(tree: Tree) -> Iterator[float]:
         tree.first = tree.leaves = tree.visit(tree.leaves)
         yield tree.total
     best, idle = tree.total, 0
-    while idle < (_STALLED if best < -_GAIN else _STALLED // 2) and best > 0.1 - tree.target and tree.split(_AT_ONCE):
+    many = max(4, min(_AT_ONCE, _WIDTHS // tree.graph.widest))
+    while idle < _STALLED and best > 0.1 - tree.target and tree.split(many):
         total = tree.total
-        idle = 0 if total < best - _GAIN else idle + 1
+        idle = 0 if total < best - _GAIN or best > -_GAIN else idle + 1
         best = min(best, total)
         yield total
 

@@ -268,7 +268,6 @@ def _component_bounds(
 ) -> Iterator[ProbabilityBounds]:
     low, high, boxes, begin = -math.inf, 0.0, 0, time.monotonic()
     ways: list[Iterator[ProbabilityBounds]] = []
-    few = math.prod(problem.inputs.event_shape) <= HALVED
     with problem.adapted.evaluating():
         try:
             module, outputs = on_cpu(problem), polytopes(problem.property, problem.outputs)
@@ -276,15 +275,16 @@ def _component_bounds(
         except Unprovable:
             yield ProbabilityBounds(low, high, boxes, 0.0)
             return
+        law = None
         with suppress(Unprovable):
-            share = _FEW_SHARE * timeout if few else timeout
+            law = _measure(problem.inputs) if math.prod(problem.inputs.event_shape) <= HALVED else None
+        share = timeout if law is None else _FEW_SHARE * timeout
+        with suppress(Unprovable):
             tails = tails_of(problem.inputs)
             visits = None if most is None else min(most, max(_FEWEST, _WORK // graph.widest**2))
             ways.append(half_space_bounds(graph, tails, outputs, share, gap=gap, target=target, most=visits))
-        with suppress(Unprovable):
-            if few:
-                law = _measure(problem.inputs)
-                ways.append(bracket(module, law, outputs, timeout * (1 - _FEW_SHARE), gap=gap, graph=graph, most=most))
+        if law is not None:
+            ways.append(bracket(module, law, outputs, timeout - share, gap=gap, graph=graph, most=most))
         for way in ways:
             before = boxes
             for found in way:

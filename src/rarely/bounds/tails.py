@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -99,11 +100,11 @@ class UniformTails(Tails):
     low: Tensor
     high: Tensor
 
-    @property
+    @cached_property
     def centre(self) -> Tensor:  # type: ignore[override]
         return (self.low + self.high) / 2
 
-    @property
+    @cached_property
     def half(self) -> Tensor:
         return (self.high - self.low) / 2 * (1 + 4 * _EPS)
 
