@@ -94,6 +94,14 @@ class Estimate(Costed):
         return max([-math.inf, *(p.log_lower for p in proofs)]), min([0.0, *(p.log_upper for p in proofs)])
 
     @property
+    def proved_range(self) -> str:
+        """The same for people; nothing where nothing is proved, or all is."""
+        low, high = self.proved
+        if not -math.inf < high < 0:
+            return ""
+        return f"{scientific(low)} <= p <= {scientific(high)}" if low > -math.inf else f"p <= {scientific(high)}"
+
+    @property
     def levels(self) -> tuple[float, ...]:
         """Of the first island of splitting."""
         return self._climb().levels if self._climb() else ()
@@ -109,8 +117,7 @@ class Estimate(Costed):
     def __str__(self) -> str:
         name = f"{self.name}: " if self.name else ""
         cost = f"({self.calls:,} calls, {self.seconds:.1f} s)"
-        if -math.inf < self.proved[1] < 0:
-            cost = f"{cost}; proved: {self._proved()}"
+        cost += f"; proved: {self.proved_range}" if self.proved_range else ""
         if self.outcome is Outcome.VIOLATED:
             return f"{name}{self._number()}, log p = {self.log_prob:.2f} ± {self.log_prob_std:.2f} {cost}"
         if self.outcome is Outcome.PROVED_SAFE:
@@ -123,10 +130,6 @@ class Estimate(Costed):
     def _number(self) -> str:
         low, high = scientific(self.interval.low), scientific(self.interval.high)
         return f"p = {scientific(self.log_prob)}, {self.interval.confidence:.0%} in [{low}, {high}]"
-
-    def _proved(self) -> str:
-        low, high = self.proved
-        return f"{scientific(low)} <= p <= {scientific(high)}" if low > -math.inf else f"p <= {scientific(high)}"
 
     def _bound(self) -> str:
         supposed = " if no region was missed" if self.outcome is Outcome.BELOW_FLOOR else ""
@@ -145,8 +148,8 @@ class Estimate(Costed):
             yield "log p", f"{self.log_prob:.3f} ± {self.log_prob_std:.3f}, by {self.method}"
         elif self.outcome is not Outcome.PROVED_SAFE:
             yield f"upper bound ({self.interval.confidence:.0%})", self._bound()
-        if -math.inf < self.proved[1] < 0:
-            yield "proved", self._proved()
+        if self.proved_range:
+            yield "proved", self.proved_range
         yield "witnesses", str(len(self.witnesses))
         yield "network calls", f"{self.calls:,} ({self.evaluations:,} evaluations, {self.gradients:,} gradients)"
         yield "seconds", f"{self.seconds:.2f}"

@@ -33,8 +33,8 @@ STANDINGS = {
 }
 FIELDS = (
     "key", "name", "network", "item", "label", "norm", "radius", "replicate", "standing", "log_prob", "std", "low",
-    "high", "upper", "confidence", "evaluations", "gradients", "seconds", "attempts", "reason", "levels", "acceptance",
-    "evidence", "notes",
+    "high", "upper", "proved", "confidence", "evaluations", "gradients", "seconds", "attempts", "reason", "levels",
+    "acceptance", "evidence", "notes",
 )  # fmt: skip
 MAX_ROWS = 20_000  # more would make a page that browsers open slowly
 _WORST = 6  # cards on the page
@@ -171,8 +171,9 @@ def _row(record: Record, stands: str) -> str:
     if (e := record.estimate) is not None:
         evidence = [(piece.method, _said(piece), piece.calls) for piece in e.evidence]
         known.update(
-            confidence=e.interval.confidence, levels=e.levels, acceptance=e.acceptance, evidence=evidence, notes=e.notes
-        )
+            proved=e.proved_range, confidence=e.interval.confidence, levels=e.levels, acceptance=e.acceptance,
+            evidence=evidence, notes=e.notes,
+        )  # fmt: skip
     values = [_plain(known.get(name)) for name in FIELDS]
     return str(htmlsafe_json_dumps(values, separators=(",", ":"), allow_nan=False))
 

@@ -88,6 +88,7 @@ const build = (row) => {
     ["network", row.network], ["item", row.item], ["class", row.label], ["norm", row.norm], ["radius", known(row.radius) ? short(row.radius, 6) : ""],
     ["replicate", String(row.replicate)], ["log p", known(row.log_prob) ? `${row.log_prob.toFixed(3)} ± ${known(row.std) ? row.std.toFixed(3) : "?"}` : ""],
     ["upper bound", known(row.upper) && row.standing !== "proved safe" ? `p ≤ ${scientific(row.upper)} at ${percent(row.confidence)}` : ""],
+    ["proved", row.proved || ""],
     ["network calls", known(row.evaluations) ? `${whole(calls(row))} (${whole(row.evaluations)} evaluations, ${whole(row.gradients)} gradients)` : ""],
     ["seconds of its batch", known(row.seconds) ? row.seconds.toFixed(2) : ""], ["attempts", String(row.attempts)], ["key", row.key],
   ]));
