@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 
 from rarely import Box, Gaussian, LinearConstraint, LpBall, Mixture, Problem, TruncatedGaussian
 from rarely.bounds import ProbabilityBounds, build
-from rarely.bounds.marginals import tails_of
+from rarely.bounds.laws import tails_of
 from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.problems import polytopes, probability_bounds
 from rarely.core.input_model import InputModel

@@ -108,7 +108,7 @@ def log_share_above(a: Tensor, t: Tensor, tilt: Tensor, *, upper: bool) -> Tenso
     exponent = cumulant - tilt * t
     wobble = (cumulant + (tilt * t).abs()) * gamma(n + 64, a.dtype)
     spread = torch.linalg.vector_norm(a, dim=1) / math.sqrt(3)  # of every tilted law, at most
-    off = ((torch.where(counts, a * uniform_mean(x), 0.0)).sum(1) - t).abs()  # the mean of Y
+    off = ((torch.where(counts, a * uniform_mean(tilt.unsqueeze(1) * a), 0.0)).sum(1) - t).abs()  # the mean of Y
     # The other terms of Poisson's formula only lift an upper bound: seven deviations keep them small.
     period = 7 * spread + off
     if not upper:
@@ -121,8 +121,9 @@ def log_share_above(a: Tensor, t: Tensor, tilt: Tensor, *, upper: bool) -> Tenso
             break
         nodes *= 2
     total, size = _sum(a, x, counts, t, tilt, step, nodes)
-    # Each phi is a product of n factors, each known to a few dozen eps.
-    error = left + size * gamma(64 * n, a.dtype)
+    # Each phi is a product of n factors, each known to a few dozen eps, and its angle to eps times what it is.
+    angle = nodes * step * (a.sum(1) + t.abs())
+    error: Tensor = left + size * (gamma(64 * n, a.dtype) + 8 * torch.finfo(a.dtype).eps * angle)
     if upper:
         share = torch.fmin((total + error).clamp(min=0), torch.ones_like(total)).log()
         return (exponent + share + wobble).nan_to_num(nan=0.0).clamp(max=0)

@@ -15,6 +15,7 @@ Everything is paid: `exits` is the sum of the probabilities of all failures that
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -30,7 +31,6 @@ from rarely.bounds.operators import Elementwise
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Polytope, Spec, spec_of
 from rarely.bounds.tails import Tails
-from rarely.bounds.volume import log_or_ninf
 
 _SPARE = 3.0  # nats below the target that the failures of the first intervals cost, and those of all leaves
 _SIDES = 10_000  # failures that all leaves are expected to pay for
@@ -66,6 +66,12 @@ class Leaves:
         return len(self.mass)
 
 
+def log_added(a: float, b: float) -> float:
+    """log(exp(a) + exp(b)), rounded up."""
+    high, low = max(a, b), min(a, b)
+    return high if low == -math.inf else high + math.log1p(math.exp(low - high)) + 4e-16 * (1 + abs(high))
+
+
 class Tree:
     """The leaves of one problem for one `target`, the -log p that one hopes to prove."""
 
@@ -95,21 +101,18 @@ class Tree:
         Halves of a leaf may be bounded worse than the whole: of both bounds the better one counts, at every node. The
         weight of a node is its bound, less what was saved above it.
         """
-        below = [0.0] * len(self.parents)
+        below = [math.inf] * len(self.parents)  # sums over the halves of each node that has them
+        values = list(self.masses)
         for i in range(len(self.parents) - 1, -1, -1):  # children come after their parents
-            if self.parents[i] >= 0:
-                below[self.parents[i]] += math.exp(self._value(i, below))
-        values = [self._value(i, below) for i in range(len(self.parents))]
+            values[i], parent = min(values[i], below[i]), self.parents[i]
+            if parent >= 0:
+                below[parent] = values[i] if below[parent] == math.inf else log_added(values[i], below[parent])
         weights = list(values)
         for i, parent in enumerate(self.parents):
-            if parent >= 0:
-                weights[i] += weights[parent] - log_or_ninf(below[parent])
+            if parent >= 0 and below[parent] > -math.inf:
+                weights[i] += weights[parent] - below[parent]
         roots = [v for v, parent in zip(values, self.parents, strict=True) if parent < 0]
-        total = torch.tensor([*roots, self.log_exits], dtype=torch.float64).logsumexp(0)
-        self.total, self.weights = min(0.0, float(total) + 1e-9), weights
-
-    def _value(self, node: int, below: list[float]) -> float:
-        return min(self.masses[node], log_or_ninf(below[node])) if below[node] else self.masses[node]
+        self.total, self.weights = min(0.0, functools.reduce(log_added, roots, self.log_exits) + 1e-12), weights
 
     def _parted(self, flat: Tensor, nodes: Sequence[int]) -> dict[int, Tensor]:
         """(N, T) -> per node (N, *event)."""
@@ -151,7 +154,7 @@ class Tree:
         lows, highs = self._parted(leaves.low, bounded), self._parted(leaves.high, bounded)
         state = propagate(graph, region, within={i: (lows[i], highs[i]) for i in bounded}, deadline=self.deadline)
         paid = math.log(float((state.asked + 1).sum())) - self.level
-        self.log_exits = float(torch.tensor([self.log_exits, paid], dtype=torch.float64).logsumexp(0)) + 1e-12
+        self.log_exits = log_added(self.log_exits, paid)
         low, high = (self._joined({i: state.bounds[i][k] for i in bounded}, leaves.low) for k in (0, 1))
         level = Likely(self.law, graph.input_shape, torch.zeros_like(leaves.tilt), (-leaves.exponent).clamp(min=1.0))
         relus = list(graph.relus)

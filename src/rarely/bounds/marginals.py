@@ -1,4 +1,4 @@
-"""Tails of other laws with independent coordinates, and which input model has which; see `tails`."""
+"""Tails of other laws with independent coordinates; see `tails`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from torch import Tensor
 from torch.special import log_ndtr
 
 from rarely.bounds.fourier import uniform_cumulant, uniform_mean
-from rarely.bounds.graph import Unprovable
 from rarely.bounds.operators import Interval, gamma
-from rarely.bounds.tails import LEAST, NormalTails, Tails, UniformTails
-from rarely.core.input_model import InputModel
-from rarely.inputs import Box, Gaussian, GaussianNoise, LpBall, PixelDropout, Tabular, TruncatedGaussian
-from rarely.inputs.laws import Choice, Empirical, Fixed, Law, Normal, OneHot, Uniform
+from rarely.bounds.tails import LEAST, Tails
 
 _EPS = torch.finfo(torch.float64).eps
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 
-def _log_mass(u: Tensor, v: Tensor) -> Interval:
-    """log P(u < Z < v), and a bound on its error: log Phi is good to a few eps of itself, its difference to less."""
+def log_mass(u: Tensor, v: Tensor, off: Tensor | float = 0.0) -> Interval:
+    """Bounds on log P(u < Z < v), of ends that may be off by so much each.
+
+    log Phi is good to a few eps of itself, its difference to less; what is off moves the mass by density times that.
+    """
     flip = u + v > 0
     u, v = torch.where(flip, -v, u), torch.where(flip, -u, v)
     low, high = log_ndtr(u), log_ndtr(v)
     share = -torch.expm1(low - high)
     size = 1 + high.abs() + torch.where(low > -torch.inf, low.abs(), torch.zeros_like(low))
-    return high + share.log(), 32 * _EPS * size / share.clamp(min=1e-300)
+    # phi / Phi <= |v| + 1 on the left, where v <= |u|; at a v > 0 it is at most 1.
+    error = 32 * _EPS * size + 2 * off * (1 + v.clamp(max=0).abs()) + off
+    return high + (share - error).clamp(min=0).log(), high + (share + error).log()
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,42 @@ class _Normals(Tails):
     def centre(self) -> Tensor:  # type: ignore[override]
         return self.location.clamp(self.low, self.high)
 
-    def _ends(self, T: Tensor) -> tuple[Tensor, Tensor]:
-        """The ends in deviations from the mean of the normal tilted by T."""
-        moved = self.location + self.std**2 * T
-        return (self.low - moved) / self.std, (self.high - moved) / self.std
+    @property
+    def _varies(self) -> Tensor:
+        return self.high > self.low
 
     def _between(self, T: Tensor) -> tuple[Interval, Interval]:
-        """log E[exp(T (x - centre)); inside] and the mean there, each with a bound on its error."""
-        u, v = self._ends(T)
-        mass, slip = _log_mass(u, v)
-        off = (self.location - self.centre) * T + (self.std * T) ** 2 / 2
-        blur = slip + 16 * _EPS * (off.abs() + ((self.location - self.centre) * T).abs() + mass.abs())
+        """Bounds on log E[exp(T (x - centre)); inside], and the mean there with a bound on its error."""
+        ends = [(end - self.location) / self.std for end in (self.low, self.high)]
+        shift = self.std * T
+        off = 4 * _EPS * (shift.abs() + sum(e.abs().nan_to_num(posinf=0.0) for e in ends))
+        u, v = (e - shift for e in ends)
+        least, most = log_mass(u, v, off)
+        away = (self.location - self.centre) * T
+        lift = away + shift**2 / 2
+        blur = 16 * _EPS * (away.abs() + shift**2)
+        mass = torch.where(least > -torch.inf, least, most)
         left, right = (torch.exp((-0.5 * e * e - _LOG_ROOT - mass).clamp(max=700.0)) for e in (u, v))
-        middle = self.location + self.std**2 * T + self.std * (left - right)
-        wobble = self.std * (left + right) * (64 * _EPS + slip) + 16 * _EPS * (middle.abs() + self.location.abs())
-        varies, span = self.high > self.low, self.high - self.low
-        middle = torch.where(varies, middle.clamp(self.low, self.high), self.low)
-        return (off + mass, blur), (middle, torch.where(varies, torch.fmin(wobble, span), 0.0))
+        middle = self.location + self.std * shift + self.std * (left - right)
+        wobble = self.std * (left + right) * (64 * _EPS + 2 * (most - least) + 2 * off * (1 + u.abs().clamp(max=1e9)))
+        wobble = wobble + 16 * _EPS * (middle.abs() + self.location.abs())
+        middle = torch.where(self._varies, middle.clamp(self.low, self.high), self.low)
+        wobble = torch.where(self._varies, torch.fmin(wobble, self.high - self.low), 0.0)
+        return (lift + least - blur, lift + most + blur), (middle, wobble)
+
+    def box(self, tilt: Tensor, level: Tensor) -> Interval:
+        """Every tilted law is subgaussian about its mean, as `deviation` says of each coordinate."""
+        mean, error = self.mean(tilt)
+        reach = (2 * level).sqrt().unsqueeze(1) * self._each() * (1 + 8 * _EPS) + error + LEAST
+        return torch.fmax(mean - reach, self.low), torch.fmin(mean + reach, self.high)
+
+    def _each(self) -> Tensor:
+        """The deviation of every coordinate."""
+        raise NotImplementedError
+
+    def deviation(self, A: Tensor) -> Tensor:
+        norm: Tensor = torch.linalg.vector_norm(A * self._each(), dim=-1)
+        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
 
 
 @dataclass(frozen=True)
@@ -75,18 +95,16 @@ class TruncatedTails(_Normals):
     """
 
     def cumulant(self, T: Tensor) -> Tensor:
-        (now, blur), _ = self._between(T)
-        (before, slip), _ = self._between(torch.zeros_like(self.low))
-        each = torch.where(self.high > self.low, now - before + blur + slip, 0.0)
+        (_, now), _ = self._between(T)
+        (before, _), _ = self._between(torch.zeros_like(self.low))
+        each = torch.where(self._varies, now - before, 0.0)
         return each.sum(-1) + each.abs().sum(-1) * gamma(T.shape[-1], T.dtype)
 
     def mean(self, T: Tensor) -> Interval:
         return self._between(T)[1]
 
-    def deviation(self, A: Tensor) -> Tensor:
-        each = torch.fmin(self.std, (self.high - self.low) / math.sqrt(12))
-        norm: Tensor = torch.linalg.vector_norm(A * each, dim=-1)
-        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
+    def _each(self) -> Tensor:
+        return torch.fmin(self.std, (self.high - self.low) / math.sqrt(12))
 
 
 @dataclass(frozen=True)
@@ -101,28 +119,29 @@ class ClippedTails(_Normals):
     """
 
     def _parts(self, T: Tensor) -> tuple[Tensor, Tensor, Interval]:
-        (inside, blur), middle = self._between(T)
-        u, v = self._ends(torch.zeros_like(self.low))
+        """Upper bounds on the logarithms of the three parts, by how much they may be too high, and the mean inside."""
+        (least, most), middle = self._between(T)
+        u, v = (self.low - self.location) / self.std, (self.high - self.location) / self.std
         ends = (log_ndtr(u) + T * (self.low - self.centre), log_ndtr(-v) + T * (self.high - self.centre))
-        parts = torch.stack([ends[0], torch.where(inside.isnan(), -torch.inf, inside), ends[1]])
-        return parts, blur.nan_to_num(nan=0.0), middle
+        blur = 64 * _EPS * (1 + u**2 + v**2 + (T * (self.high - self.low)).abs())
+        inside = torch.where(self._varies, most, -torch.inf)
+        blur = blur + torch.where(self._varies & (least > -torch.inf), most - least, 0.0)
+        return torch.stack([ends[0] + blur, inside, ends[1] + blur]), 2 * blur, middle
 
     def cumulant(self, T: Tensor) -> Tensor:
-        parts, blur, _ = self._parts(T)
-        total = parts.logsumexp(0)
-        each = total + blur + 64 * _EPS * (1 + total.abs())
+        total = self._parts(T)[0].logsumexp(0)
+        each = total + 64 * _EPS * (1 + total.abs())
         return each.sum(-1) + each.abs().sum(-1) * gamma(T.shape[-1], T.dtype)
 
     def mean(self, T: Tensor) -> Interval:
         parts, blur, (middle, slip) = self._parts(T)
         share = parts.softmax(0)
         span = self.high - self.low
-        return share[0] * self.low + share[1] * middle + share[2] * self.high, slip + span * (blur + 256 * _EPS)
+        error = slip + span * torch.fmin(blur + 256 * _EPS, torch.ones_like(blur))
+        return share[0] * self.low + share[1] * middle + share[2] * self.high, error
 
-    def deviation(self, A: Tensor) -> Tensor:
-        each = torch.fmin(self.std * math.sqrt(1.55), (self.high - self.low) / 2)
-        norm: Tensor = torch.linalg.vector_norm(A * each, dim=-1)
-        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
+    def _each(self) -> Tensor:
+        return torch.fmin(self.std * math.sqrt(1.55), (self.high - self.low) / 2)
 
 
 @dataclass(frozen=True)
@@ -157,7 +176,9 @@ class CellTails(Tails):
 
     def mean(self, T: Tensor) -> Interval:
         cells = self.middles + self.halves * uniform_mean(T.unsqueeze(-1) * self.halves)
-        error = ((self.high - self.low + self.centre.abs()) * 1e-12).expand_as(T)
+        span = self.high - self.low
+        weights = torch.where(self.log_weights > -torch.inf, self.log_weights.abs(), 0.0).amax(1)
+        error = span * (1e-12 + 64 * _EPS * ((T * span).abs() + weights)) + self.centre.abs() * 1e-14
         return (self._parts(T).softmax(-1) * cells).sum(-1), error
 
     def deviation(self, A: Tensor) -> Tensor:
@@ -185,11 +206,12 @@ class OneHotTails(Tails):
 
     def cumulant(self, T: Tensor) -> Tensor:
         total = (self.log_weights + T).logsumexp(-1)
-        return total + (1 + total.abs()) * gamma(T.shape[-1], T.dtype)
+        return total + (1 + total.abs() + 2 * T.abs().amax(-1)) * gamma(T.shape[-1] + 8, T.dtype)
 
     def mean(self, T: Tensor) -> Interval:
         share = (self.log_weights + T).softmax(-1)
-        return share, torch.full_like(share, 1e-13)
+        weights = torch.where(self.log_weights > -torch.inf, self.log_weights.abs(), 0.0).amax()
+        return share, (1e-13 + 64 * _EPS * (T.abs().amax(-1, keepdim=True) + weights)).expand_as(share)
 
     def deviation(self, A: Tensor) -> Tensor:
         return (A.amax(-1) - A.amin(-1)) / 2 * (1 + 8 * _EPS)
@@ -233,60 +255,3 @@ class SeveralTails(Tails):
     def box(self, tilt: Tensor, level: Tensor) -> Interval:
         lows, highs = zip(*(part.box(t, level) for part, t in self._each(tilt)), strict=True)
         return torch.cat(lows, -1), torch.cat(highs, -1)
-
-
-def _flat(t: Tensor) -> Tensor:
-    return t.detach().double().flatten()
-
-
-def _normal(mean: Tensor, factor: Tensor) -> NormalTails:
-    end = torch.full_like(mean, torch.inf)
-    return NormalTails(mean, factor, -end, end)
-
-
-def _log_weights(edges: Tensor) -> Tensor:
-    """Of the pieces of a normal between edges, rounded up."""
-    ends = torch.tensor([torch.inf], dtype=torch.float64, device=edges.device)
-    mass, error = _log_mass(torch.cat([-ends, _flat(edges)]), torch.cat([_flat(edges), ends]))
-    return mass + error
-
-
-def _column(law: Law) -> Tails:
-    if isinstance(law, Uniform):
-        return UniformTails(_flat(law.low), _flat(law.high))
-    if isinstance(law, Normal):
-        return _normal(_flat(law.mean), _flat(law.std))
-    if isinstance(law, Fixed):
-        return UniformTails(_flat(law.value), _flat(law.value))
-    if isinstance(law, Empirical):
-        knots = _flat(law.knots)
-        middle, half = (knots[1:] + knots[:-1]) / 2, (knots[1:] - knots[:-1]) / 2 * (1 + 4 * _EPS)
-        return CellTails(middle[None], half[None], torch.full_like(middle, -math.log(len(middle)))[None])
-    if isinstance(law, Choice):
-        values = _flat(law.values)
-        return CellTails(values[None], torch.zeros_like(values)[None], _log_weights(law.edges)[None])
-    if isinstance(law, OneHot):
-        return OneHotTails(_log_weights(law.edges))
-    raise Unprovable(f"no cumulant is known for a column of kind {type(law).__name__}")
-
-
-def tails_of(model: InputModel) -> Tails:
-    """The tails of an input model, or Unprovable."""
-    if isinstance(model, Box) or (isinstance(model, LpBall) and model.norm == math.inf):
-        return UniformTails(_flat(model.low), _flat(model.high))
-    if isinstance(model, LpBall) and model.norm == 2 and not model.cut:
-        return NormalTails.ball(_flat(model.middle), float(model.radius))
-    if isinstance(model, Gaussian):
-        return _normal(_flat(model.mean), _flat(model.std) if model.independent else model.factor.double())
-    if isinstance(model, TruncatedGaussian):
-        return TruncatedTails(*map(_flat, (model.mean, model.std, model.low, model.high)))
-    if isinstance(model, GaussianNoise) and bool((model.std > 0).all()):
-        return ClippedTails(*map(_flat, (model.image, model.std, model.low, model.high)))
-    if isinstance(model, PixelDropout) and model.edge.shape == model.image.shape:
-        sides = torch.stack([_flat(model.image), _flat(model.value)], 1)
-        edge = _flat(model.edge)
-        weights = torch.stack([log_ndtr(edge), log_ndtr(-edge)], 1) + 1e-13 * (1 + edge.square()).unsqueeze(1)
-        return CellTails(sides, torch.zeros_like(sides), weights)
-    if isinstance(model, Tabular) and bool((model.factor == torch.eye(len(model.factor))).all()):
-        return SeveralTails([_column(law) for law in model.laws])
-    raise Unprovable(f"no cumulant is known for inputs of kind {type(model).__name__}")

@@ -9,12 +9,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rarely.bounds.graph import Unprovable
+from rarely.bounds.operators import TINY
+from rarely.bounds.tails import LEAST
 from rarely.bounds.volume import EXACT, fraction_above
 from rarely.core.errors import InputError
 
 # Standard deviations around a Gaussian's mean that bound the search; what lies beyond the first has mass below 4e-33
 # a coordinate. The narrower ones trade that tail against tighter bounds inside when no box can be split.
 REACHES = (12.0, 8.0, 6.0, 5.0, 4.0, 3.0, 2.0)
+_LEAST_MASS = -200.0  # nats that a truncation may leave: what is divided by must not underflow
 Frame = tuple[Tensor, Tensor, float]
 
 
@@ -104,6 +108,19 @@ class GaussianMeasure:
             raise InputError("a Gaussian truncated to where it has no mass")
         return law
 
+    def usable(self) -> GaussianMeasure:
+        """Itself, or Unprovable where the product of what it is normalised by, or a square, would underflow."""
+        try:
+            law = self.flat()
+        except InputError as reason:
+            raise Unprovable(str(reason)) from reason
+        low, high = law._ends()
+        if bool((high <= low).any()) or float(law._raw(low, high)[0].log().sum()) < _LEAST_MASS:
+            raise Unprovable("a normal law truncated to next to nothing")
+        if not bool(((law.std > 1e-100) & (law.std < 1e100)).all()):
+            raise Unprovable("a normal law with a deviation beyond the range of its squares")
+        return self
+
     def _ends(self) -> tuple[Tensor, Tensor]:
         low = self.low if self.low is not None else torch.full_like(self.mean, -torch.inf)
         high = self.high if self.high is not None else torch.full_like(self.mean, torch.inf)
@@ -144,7 +161,7 @@ class GaussianMeasure:
         least = torch.maximum(least, foot * width * (1 - 1e-12))
         most = torch.minimum(most, peak * width * (1 + 1e-12))
         z_least, z_most = self._normaliser()
-        return least.prod(1) / z_most * (1 - 1e-12), most.prod(1) / z_least.clamp(min=1e-300) * (1 + 1e-12)
+        return least.prod(1) / z_most * (1 - 1e-12), most.prod(1) / z_least.clamp(min=1e-300) * (1 + 1e-12) + TINY
 
     def _density(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Largest and smallest untruncated density per coordinate."""
@@ -179,8 +196,9 @@ class GaussianMeasure:
         """Upper bound on the untruncated mass of {x in box : A x + b >= 0}."""
         centre = (A * self.mean).sum(1) + b
         blur = 1e-13 * ((A * self.mean).abs().sum(1) + b.abs())
-        spread = torch.linalg.vector_norm(A * self.std, dim=1).clamp(min=1e-300)
+        spread = torch.linalg.vector_norm(A * self.std, dim=1) + LEAST
         tail = _normal_cdf((centre + blur) / spread * torch.where(centre + blur > 0, 1 + 1e-12, 1 - 1e-12))
+        tail = torch.where(spread > 1e20 * LEAST, tail, torch.ones_like(tail))  # squares have underflowed
         best: Tensor = (tail * (1 + 1e-10) + 1e-300).log()
         # E[exp(s (A x + b)); box] with s in units of the best tilt of the untruncated law, centre / spread^2.
         tilt = (-centre / spread**2).clamp(min=0)

@@ -11,7 +11,7 @@ import torch
 
 from rarely.bounds.crown import propagate
 from rarely.bounds.graph import Graph, one_thread_if_small
-from rarely.bounds.leaves import Leaves, Tree
+from rarely.bounds.leaves import Leaves, Tree, log_added
 from rarely.bounds.likely import Likely
 from rarely.bounds.probability import ProbabilityBounds
 from rarely.bounds.slopes import optimise
@@ -124,7 +124,7 @@ def _under(tree: Tree, leaf: Leaves, level: float) -> float:
     region = Likely(law, graph.input_shape, leaf.tilt, room)
     within = {i: tree.root.bounds[i] for i in graph.bounded}
     state = propagate(graph, region, within=within, deadline=tree.deadline)
-    failures = math.exp(tree.first_exits) + (int(state.asked) + 1) * math.exp(-level)
+    failures = log_added(tree.first_exits, math.log(int(state.asked) + 1) - level)
     row = (spec.owner == leaf.polytope).nonzero().squeeze(1)
     point = replace(state, region=Likely(law, graph.input_shape, leaf.tilt, torch.full_like(room, 1e-9)))
     with torch.enable_grad():
@@ -133,11 +133,11 @@ def _under(tree: Tree, leaf: Leaves, level: float) -> float:
     inside, tilt = float(law.least_above(A, b)), law.chernoff(A, b)[1]
     # Both planes are nearly parallel: tilting along one and back along the other gains r times the margin.
     there, back = tilt.unsqueeze(1) * A, leaf.tilt
-    size = float((back.abs() * (1 + law.centre.abs())).sum() + leaf.shift.abs())
+    size = float(((back.abs() + there.abs()) * (1 + law.centre.abs())).sum() + leaf.shift.abs() + (tilt * b).abs())
     apart = min(
         float(law.exponent((1 + r) * there - r * back, (1 + r) * tilt * b - r * (leaf.shift + _MARGIN)))
-        + (1 + r) * size * 1e-14
+        + (1 + r) * size * 1e-13
         for r in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
     )
-    left = math.exp(inside) - math.exp(min(apart, 0.0)) - failures
-    return math.log(left) - 1e-9 if left > 0 else -math.inf
+    lost = log_added(failures, min(apart, 0.0)) - inside
+    return inside + math.log1p(-math.exp(lost)) - 1e-9 if lost < 0 and math.isfinite(inside) else -math.inf

@@ -14,19 +14,18 @@ from torch import Tensor, nn
 from rarely.bounds.crown import linear_bounds
 from rarely.bounds.decide import decide_balls, decide_boxes
 from rarely.bounds.graph import Graph, Unprovable
+from rarely.bounds.laws import measure_of, tails_of
 from rarely.bounds.ledger import Proof
-from rarely.bounds.marginals import tails_of
-from rarely.bounds.measure import GaussianMeasure, Measure, UniformMeasure
+from rarely.bounds.measure import Measure
 from rarely.bounds.probability import ProbabilityBounds, bracket
 from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import CHECKED, build
-from rarely.core.input_model import InputModel
 from rarely.core.problem import Problem
 from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 from rarely.core.thresholds import HALVED, SEARCHED
-from rarely.inputs import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
+from rarely.inputs import LpBall, Mixture
 
 _MAX_POLYTOPES = 1000
 _FEW_SHARE = 0.2  # of the time for half-spaces where boxes can be halved, too
@@ -247,6 +246,8 @@ def probability_bounds(
     parts = components(problem)
     weights = problem.inputs.log_weights.tolist() if isinstance(problem.inputs, Mixture) else [0.0]
     weights = [weight for weight in weights if weight > -math.inf]
+    whole = float(torch.tensor(weights, dtype=torch.float64).logsumexp(0))  # 0 but for the rounding of stored weights
+    weights = [weight - whole for weight in weights]
     known = [ProbabilityBounds(-math.inf, 0.0, 0, 0.0)] * len(parts)
     begin = time.monotonic()
     for i, part in enumerate(parts):
@@ -277,7 +278,7 @@ def _component_bounds(
             return
         law = None
         with suppress(Unprovable):
-            law = _measure(problem.inputs) if math.prod(problem.inputs.event_shape) <= HALVED else None
+            law = measure_of(problem.inputs) if math.prod(problem.inputs.event_shape) <= HALVED else None
         share = timeout if law is None else _FEW_SHARE * timeout
         with suppress(Unprovable):
             tails = tails_of(problem.inputs)
@@ -298,14 +299,4 @@ def _component_bounds(
 
 def measurable(problem: Problem) -> tuple[Measure, nn.Module, list[Polytope]]:
     """A problem whose boxes have known masses, or Unprovable."""
-    return _measure(problem.inputs), on_cpu(problem), polytopes(problem.property, problem.outputs)
-
-
-def _measure(model: InputModel) -> Measure:
-    if isinstance(model, Box) or (isinstance(model, LpBall) and model.norm == math.inf):
-        return UniformMeasure(model.low.double(), model.high.double())
-    if isinstance(model, Gaussian) and model.independent and bool((model.std > 0).all()):
-        return GaussianMeasure(model.mean.double(), model.std.double())
-    if isinstance(model, TruncatedGaussian):
-        return GaussianMeasure(model.mean.double(), model.std.double(), model.low.double(), model.high.double())
-    raise Unprovable(f"no exact masses of boxes are known for inputs of kind {type(model).__name__}")
+    return measure_of(problem.inputs), on_cpu(problem), polytopes(problem.property, problem.outputs)

@@ -166,3 +166,52 @@ def test_other_laws_are_refused_by_a_trivial_bound() -> None:
     noise = rarely.inputs.PoissonNoise(torch.rand(D), 100.0)
     (found,) = probability_bounds(Problem(wide_network().float(), exceeds(1.0), noise), 1.0)
     assert (found.log_lower, found.log_upper) == (-math.inf, 0.0)
+
+
+def tail(z: float) -> float:
+    return float(mpmath.log(mpmath.erfc(mpmath.mpf(z) / mpmath.sqrt(2)) / 2))
+
+
+def test_bounds_hold_at_the_end_of_doubles() -> None:
+    """exp(log p) is subnormal there."""
+    normal = Gaussian(torch.zeros(25).double(), 1.0)
+    first = torch.zeros(25).double()
+    first[0] = 1.0
+    z = 38.455
+    found = last(
+        Problem(linear(first), LinearConstraint([[-1.0]], torch.tensor([-z], dtype=torch.float64)), normal),
+        target=744.0,
+    )
+    assert found.log_lower <= tail(z) <= found.log_upper
+
+
+@pytest.mark.parametrize(("low", "high", "n"), [(11.0, 11.9, 12), (8.5, 9.5, 20), (-0.5, -0.4999999999999995, 20)])
+def test_a_truncation_to_next_to_nothing_proves_nothing_false(low: float, high: float, n: int) -> None:
+    ends = torch.full((n,), low).double(), torch.full((n,), high).double()
+    inputs = rarely.TruncatedGaussian(torch.zeros(n).double(), 1.0, *ends)
+    first = torch.zeros(n).double()
+    first[0] = 1.0
+    threshold = low + 0.05 * (high - low)  # exceeded most of the time
+    found = last(
+        Problem(linear(first), LinearConstraint([[-1.0]], torch.tensor([-threshold], dtype=torch.float64)), inputs), 2.0
+    )
+    assert found.log_upper > -1.0
+
+
+def test_a_rare_choice_keeps_its_weight() -> None:
+    rare = torch.tensor([0.3, 8e-17, 0.7 - 8e-17], dtype=torch.float64)
+    inputs = rarely.inputs.Tabular([rarely.inputs.Choice([0.0, 100.0, 1.0], rare)] * 3)
+    first = torch.tensor([1.0, 0.0, 0.0]).double()
+    found = last(Problem(linear(first).float(), exceeds(50.0), inputs), 2.0)
+    assert found.log_upper >= math.log(8e-17)
+
+
+def test_a_fixed_coordinate_and_one_end_are_no_obstacle() -> None:
+    n = 30
+    low, high = torch.full((n,), -2.0).double(), torch.full((n,), math.inf).double()
+    low[0] = high[0] = 0.5
+    inputs = rarely.TruncatedGaussian(torch.zeros(n).double(), 1.0, low, high)
+    found = last(Problem(linear(torch.ones(n).double()), exceeds(45.0), inputs))
+    drawn = inputs.sample(200_000, rarely.core.rng.Rng(0)).double().sum(1)
+    assert float((drawn >= 45.0).double().mean()) < 1e-4
+    assert tail(45.0 / math.sqrt(n)) - 1 < found.log_upper < -15

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rarely import Box, Gaussian, LpBall, TruncatedGaussian
 from rarely.bounds.fourier import log_share_above, uniform_cumulant
-from rarely.bounds.marginals import tails_of
+from rarely.bounds.laws import tails_of
 from rarely.bounds.tails import Tails, UniformTails
 from rarely.core.rng import Rng
 from rarely.inputs import Choice, Empirical, Fixed, GaussianNoise, Normal, OneHot, PixelDropout, Tabular, Uniform
