@@ -35,6 +35,7 @@ from rarely.bounds.tails import Tails
 _SPARE = 3.0  # nats below the target that the failures of the first intervals cost, and those of all leaves
 _SIDES = 10_000  # failures that all leaves are expected to pay for
 _STEPS = 12  # of slopes, at each visit
+_LITTLE = 7.0  # nats below all of it from which a leaf is not worth a split
 _SHARP = 15.0  # nats below the largest bound down to which bounds are made sharp
 
 
@@ -223,7 +224,7 @@ class Tree:
         weight = leaves.mass.new_tensor(self.weights)[leaves.node]
         rank = torch.where(leaves.cut >= 0, weight, -torch.inf)
         order = rank.argsort(descending=True)[:count]
-        order = order[rank[order] > self.total - 7]
+        order = order[rank[order] > self.total - _LITTLE]
         if not len(order):
             return False
         rest = torch.ones_like(leaves.cut, dtype=torch.bool).index_fill_(0, order, False)

@@ -41,10 +41,9 @@ WEIGHTS_SHARE = 0.5
 
 PILOT = 1000  # independent inputs drawn first: 3 % of the cost of a rare problem, and p <= 0.003 whatever follows
 COMMON = 0.004  # share of the pilot from which plain Monte Carlo is cheaper than anything else: 45,000 calls at 0.1
-BOXES = (
-    400  # of each problem in the short count, where boxes limit it and no clock: on 60 CollisionDetection references
-)
-# proved upper bounds are 0.4 nats over the truth after 70 boxes in the median, 1 after 110 in nine of ten, 0.2 ms a box
+# Boxes of each problem in the short count, where boxes limit it and no clock: on 60 CollisionDetection references
+# proved bounds are 0.4 nats over the truth after 70 boxes in the median, 1 after 110 in nine of ten, 0.2 ms a box.
+BOXES = 400
 QUICK_SECONDS, QUICK_SECONDS_EACH = 1.0, 0.05  # for such bounds, in all and of each problem
 MORE_BOXES = 10_000  # of each problem that nothing faster has answered: ten pyramids in five dimensions take 1,800
 QUICK_COUNT = 20_000  # inputs that are counted in what they leave: as many as splitting would take
