@@ -267,14 +267,14 @@ def _mixed(weights: Sequence[float], known: Sequence[ProbabilityBounds], seconds
 def _component_bounds(
     problem: Problem, timeout: float, gap: float, target: float | None, most: int | None
 ) -> Iterator[ProbabilityBounds]:
-    low, high, boxes, begin = -math.inf, 0.0, 0, time.monotonic()
+    low, high, pieces, begin = -math.inf, 0.0, 0, time.monotonic()
     ways: list[Iterator[ProbabilityBounds]] = []
     with problem.adapted.evaluating():
         try:
             module, outputs = on_cpu(problem), polytopes(problem.property, problem.outputs)
             graph = build(module, problem.inputs.event_shape)
         except Unprovable:
-            yield ProbabilityBounds(low, high, boxes, 0.0)
+            yield ProbabilityBounds(low, high, pieces, 0.0)
             return
         law = None
         with suppress(Unprovable):
@@ -284,17 +284,19 @@ def _component_bounds(
             tails = tails_of(problem.inputs)
             visits = None if most is None else min(most, max(_FEWEST, _WORK // graph.widest**2))
             ways.append(half_space_bounds(graph, tails, outputs, share, gap=gap, target=target, most=visits))
-        if law is not None:
-            ways.append(bracket(module, law, outputs, timeout - share, gap=gap, graph=graph, most=most))
+        if law is not None:  # before half-spaces where boxes alone are likely to do
+            few = math.prod(problem.inputs.event_shape) <= SEARCHED
+            boxes = bracket(module, law, outputs, timeout - share, gap=gap, graph=graph, most=most)
+            ways.insert(0 if few else len(ways), boxes)
         for way in ways:
-            before = boxes
+            before = pieces
             for found in way:
-                low, high, boxes = max(low, found.log_lower), min(high, found.log_upper), before + found.boxes
-                yield ProbabilityBounds(low, high, boxes, time.monotonic() - begin)
+                low, high, pieces = max(low, found.log_lower), min(high, found.log_upper), before + found.boxes
+                yield ProbabilityBounds(low, high, pieces, time.monotonic() - begin)
                 if high - low <= gap or high == -math.inf:
                     return
     if not ways:
-        yield ProbabilityBounds(low, high, boxes, time.monotonic() - begin)
+        yield ProbabilityBounds(low, high, pieces, time.monotonic() - begin)
 
 
 def measurable(problem: Problem) -> tuple[Measure, nn.Module, list[Polytope]]:
