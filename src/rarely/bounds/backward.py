@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rarely.bounds.graph import Graph
 from rarely.bounds.operators import Affine, Interval, Relaxation, contract, gamma, magnitude
-from rarely.bounds.region import Region
+from rarely.bounds.region import Bounded
 
 Slopes = Mapping[int, Tensor]  # ReLU node -> (B, m or 1, *event), in [0, 1]
 
@@ -24,7 +24,7 @@ class Propagated:
     """Bounds on every node over a batch of regions, and the relaxations that follow from them."""
 
     graph: Graph
-    region: Region
+    region: Bounded
     bounds: list[Interval]  # per node, (B, *event)
     relaxations: dict[int, Relaxation]
     slacks: dict[int, Tensor | None]

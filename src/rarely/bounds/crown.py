@@ -16,7 +16,7 @@ from torch import Tensor
 from rarely.bounds.backward import LinearBound, Propagated, backward
 from rarely.bounds.graph import Graph, chunks, intervals
 from rarely.bounds.operators import TINY, Affine, Interval, Relaxed, gamma, magnitude
-from rarely.bounds.region import BoxRegion, Region
+from rarely.bounds.region import Bounded, BoxRegion, Region
 from rarely.bounds.slopes import optimise
 
 
@@ -76,7 +76,7 @@ def _charge(op: Affine, shape: tuple[int, ...], H: list[Tensor]) -> Tensor | Non
 @torch.no_grad()
 def propagate(
     graph: Graph,
-    region: Region,
+    region: Bounded,
     *,
     steps: int = 0,
     rows: int = 4096,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -102,6 +103,18 @@ def intervals(graph: Graph, low: Tensor, high: Tensor) -> list[Interval]:
 def chunks(total: int, size: int) -> Sequence[slice]:
     """Consecutive slices of at most `size` that cover `total`."""
     return [slice(i, min(i + size, total)) for i in range(0, total, size)]
+
+
+def parted(graph: Graph, flat: Tensor, nodes: Iterable[int]) -> dict[int, Tensor]:
+    """Entries (N, T) of some nodes side by side -> per node (N, *event)."""
+    shapes = {i: graph.nodes[i].shape for i in nodes}
+    parts = torch.split(flat, [math.prod(shape) for shape in shapes.values()], 1)
+    return {i: part.reshape(-1, *shapes[i]) for i, part in zip(shapes, parts, strict=True)}
+
+
+def joined(parts: Mapping[int, Tensor], nodes: Iterable[int], like: Tensor) -> Tensor:
+    """The other way round, also of no node: `like` (N, ...) says how many rows there are."""
+    return torch.cat([like.new_zeros(len(like), 0), *(parts[i].flatten(1) for i in nodes)], 1)
 
 
 def _smaller(op: Affine | Relaxed | None, keep: Tensor, outputs: bool) -> Affine | None:

@@ -11,12 +11,12 @@ from torch.special import log_ndtr
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.marginals import CellTails, ClippedTails, OneHotTails, SeveralTails, TruncatedTails, log_mass
 from rarely.bounds.measure import GaussianMeasure, Measure, UniformMeasure
+from rarely.bounds.operators import EPS
 from rarely.bounds.tails import NormalTails, Tails, UniformTails
 from rarely.core.input_model import InputModel
 from rarely.inputs import Box, Gaussian, GaussianNoise, LpBall, PixelDropout, Tabular, TruncatedGaussian
 from rarely.inputs.laws import Choice, Empirical, Fixed, Law, Normal, OneHot, Uniform
 
-_EPS = torch.finfo(torch.float64).eps
 _LARGE = 1e100  # beyond it, and below its inverse, squares leave the range of numbers
 
 
@@ -44,7 +44,7 @@ def _column(law: Law) -> Tails:
         return UniformTails(_flat(law.value), _flat(law.value))
     if isinstance(law, Empirical):
         knots = _flat(law.knots)
-        middle, half = (knots[1:] + knots[:-1]) / 2, (knots[1:] - knots[:-1]) / 2 * (1 + 4 * _EPS)
+        middle, half = (knots[1:] + knots[:-1]) / 2, (knots[1:] - knots[:-1]) / 2 * (1 + 4 * EPS)
         return CellTails(middle[None], half[None], torch.full_like(middle, -math.log(len(middle)))[None])
     if isinstance(law, Choice):
         values = _flat(law.values)

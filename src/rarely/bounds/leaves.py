@@ -25,9 +25,10 @@ from torch import Tensor
 
 from rarely.bounds.backward import Propagated
 from rarely.bounds.crown import propagate
-from rarely.bounds.graph import Graph, pruned
+from rarely.bounds.graph import Graph, joined, parted, pruned
 from rarely.bounds.likely import Likely
 from rarely.bounds.operators import Elementwise
+from rarely.bounds.relusplit import halved
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Polytope, Spec, spec_of
 from rarely.bounds.tails import Tails
@@ -115,20 +116,17 @@ class Tree:
         roots = [v for v, parent in zip(values, self.parents, strict=True) if parent < 0]
         self.total, self.weights = min(0.0, functools.reduce(log_added, roots, self.log_exits) + 1e-12), weights
 
-    def _parted(self, flat: Tensor, nodes: Sequence[int]) -> dict[int, Tensor]:
-        """(N, T) -> per node (N, *event)."""
-        shapes = {i: self.graph.nodes[i].shape for i in nodes}
-        parts = torch.split(flat, [math.prod(shape) for shape in shapes.values()], 1)
-        return {i: part.reshape(-1, *shapes[i]) for i, part in zip(shapes, parts, strict=True)}
-
-    def _joined(self, parts: dict[int, Tensor], like: Tensor) -> Tensor:
-        return torch.cat([like.new_zeros(len(like), 0), *(part.flatten(1) for part in parts.values())], 1)
+    def _intervals(self, state: Propagated, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Low and high (N, R)."""
+        low, high = ({i: state.bounds[i][k] for i in self.graph.bounded} for k in (0, 1))
+        return joined(low, low, like), joined(high, high, like)
 
     def _first(self, state: Propagated) -> Leaves:
         """One leaf for each way to violate, all with the intervals of the root."""
         count, like = self.spec.count, state.region.low.flatten(1)
-        slopes = self._joined({i: a.squeeze(1) for i, a in first_slopes(state, self.graph.output + 1, 1).items()}, like)
-        low, high = (self._joined({i: state.bounds[i][k] for i in self.graph.bounded}, like) for k in (0, 1))
+        start = {i: a.squeeze(1) for i, a in first_slopes(state, self.graph.output + 1, 1).items()}
+        slopes = joined(start, self.graph.relus, like)
+        low, high = self._intervals(state, like)
         tall = slopes.repeat(count, 1)
         nothing, numbers = like.new_zeros(count), torch.arange(count, device=like.device)
         return Leaves(
@@ -151,21 +149,21 @@ class Tree:
         """Intervals of the inputs where each leaf is violated, then the best half-space that follows from them."""
         graph = self.graph
         region = Likely(self.law, graph.input_shape, leaves.tilt, (self.level + leaves.exponent).clamp(min=0.1))
-        bounded = list(graph.bounded)
-        lows, highs = self._parted(leaves.low, bounded), self._parted(leaves.high, bounded)
+        bounded = graph.bounded
+        lows, highs = parted(graph, leaves.low, bounded), parted(graph, leaves.high, bounded)
         state = propagate(graph, region, within={i: (lows[i], highs[i]) for i in bounded}, deadline=self.deadline)
         paid = math.log(float((state.asked + 1).sum())) - self.level
         self.log_exits = log_added(self.log_exits, paid)
-        low, high = (self._joined({i: state.bounds[i][k] for i in bounded}, leaves.low) for k in (0, 1))
+        low, high = self._intervals(state, leaves.low)
         level = Likely(self.law, graph.input_shape, torch.zeros_like(leaves.tilt), (-leaves.exponent).clamp(min=1.0))
-        relus = list(graph.relus)
+        relus = graph.relus
         free = Freedom(
-            {i: t.unsqueeze(1) for i, t in self._parted(leaves.slopes, relus).items()},
-            {i: t.unsqueeze(1) for i, t in self._parted(leaves.multipliers, relus).items()},
+            {i: t.unsqueeze(1) for i, t in parted(graph, leaves.slopes, relus).items()},
+            {i: t.unsqueeze(1) for i, t in parted(graph, leaves.multipliers, relus).items()},
             leaves.logits.unsqueeze(1),
         )
         member = (self.spec.owner == leaves.polytope.unsqueeze(1)).unsqueeze(1)
-        signs = self._parted(leaves.signs, relus)
+        signs = parted(graph, leaves.signs, relus)
         bound, free, seen = ascend(
             replace(state, region=level), self.spec.C, self.spec.d, member, free, _STEPS, signs, 0.1
         )
@@ -173,13 +171,13 @@ class Tree:
         exponent, tilt = self.law.chernoff(A, b)
         mass = exponent.clone()
         near = exponent > max(float(exponent.max()), -self.target) - _SHARP
-        mass[near] = self.law.most_above(A[near], b[near])
+        mass[near] = self.law.sharpened(A[near], b[near], exponent[near], tilt[near])
         empty = (low > high).any(1)  # no input has these signs
         won = exponent < leaves.exponent
         grown = replace(
             leaves, low=low, high=high,
-            slopes=self._joined({i: t.squeeze(1) for i, t in free.slopes.items()}, low),
-            multipliers=self._joined({i: t.squeeze(1) for i, t in free.multipliers.items()}, low),
+            slopes=joined({i: t.squeeze(1) for i, t in free.slopes.items()}, relus, low),
+            multipliers=joined({i: t.squeeze(1) for i, t in free.multipliers.items()}, relus, low),
             logits=free.logits.squeeze(1),
             tilt=torch.where(won.unsqueeze(1), tilt.unsqueeze(1) * A, leaves.tilt),
             shift=torch.where(won, tilt * b, leaves.shift),
@@ -199,7 +197,7 @@ class Tree:
         graph = self.graph
         x = self.law.mean(leaves.tilt)[0].reshape(-1, *graph.input_shape)
         values = graph.values(x)
-        slopes = self._parted(leaves.slopes, list(graph.relus))
+        slopes = parted(graph, leaves.slopes, graph.relus)
         lost: dict[int, Tensor] = {}
         for i in graph.relus:
             line, before = state.relaxations[i], graph.nodes[i].inputs[0]
@@ -215,7 +213,7 @@ class Tree:
             lost[i] = torch.where((low < 0) & (high > 0), loss.clamp(min=0), -1.0)
         if not lost:
             return torch.full_like(leaves.cut, -1)
-        value, where = self._joined(lost, leaves.low).max(1)
+        value, where = joined(lost, graph.relus, leaves.low).max(1)
         return torch.where(value > 0, where, -1)
 
     def split(self, count: int) -> bool:
@@ -232,22 +230,15 @@ class Tree:
         return True
 
     def _children(self, leaves: Leaves) -> Leaves:
-        """Both halves of each leaf, z >= 0 and z <= 0 side by side."""
+        """Both halves of each leaf side by side."""
         twice = leaves.pick(torch.arange(len(leaves), device=leaves.cut.device).repeat_interleave(2))
         fresh = range(len(self.parents), len(self.parents) + len(twice))
         self.parents += twice.node.tolist()
         self.masses += twice.mass.tolist()
-        up = torch.arange(len(twice), device=leaves.cut.device).unsqueeze(1) % 2 == 0
-        place = twice.cut.unsqueeze(1)
-        node = self._inputs.to(place.device)[place]  # where the ReLU's input is among all inputs
-        low, high = twice.low.gather(1, node), twice.high.gather(1, node)
-        return replace(
-            twice,
-            signs=twice.signs.scatter(1, place, torch.where(up, 1, -1).to(torch.int8)),
-            low=twice.low.scatter(1, node, torch.where(up, low.clamp(min=0), low)),
-            high=twice.high.scatter(1, node, torch.where(up, high, high.clamp(max=0))),
-            node=torch.tensor(fresh, device=place.device),
-        )
+        entry = self._inputs.to(twice.cut.device)[twice.cut]
+        signs, low, high = halved(twice.signs, twice.low, twice.high, twice.cut, entry)
+        node = torch.tensor(fresh, device=twice.cut.device)
+        return replace(twice, signs=signs, low=low, high=high, node=node)
 
     @property
     def _inputs(self) -> Tensor:

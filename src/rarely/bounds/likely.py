@@ -27,7 +27,7 @@ _WIDE = 10.0  # nats below the other failures that of the box is, where inputs h
 
 @dataclass(frozen=True)
 class Likely:
-    """Inputs of a law, each region of the batch seen under a tilt; see `Region`."""
+    """Inputs of a law, each region of the batch seen under a tilt; see `Bounded`."""
 
     law: Tails
     shape: tuple[int, ...]  # of an event
@@ -59,10 +59,3 @@ class Likely:
         reach = (2 * self.room).sqrt().unsqueeze(1) * self.law.deviation(A)
         least = torch.bmm(A, mean).squeeze(-1) - size - reach * (1 + 1e-15)
         return torch.fmax(least, self.box.minimum(A))
-
-    def minimiser(self, A: Tensor) -> Tensor:
-        """The likeliest input at the lower bound, of each region and row: (B, m, n)."""
-        return self._mean[0].unsqueeze(1).expand_as(A)
-
-    def pick(self, index: Tensor) -> Likely:
-        return Likely(self.law, self.shape, self.tilt[index], self.room[index])

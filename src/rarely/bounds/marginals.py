@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,9 @@ from torch import Tensor
 from torch.special import log_ndtr
 
 from rarely.bounds.fourier import uniform_cumulant, uniform_mean
-from rarely.bounds.operators import Interval, gamma
-from rarely.bounds.tails import LEAST, Tails
-
-_EPS = torch.finfo(torch.float64).eps
-_LOG_ROOT = 0.5 * math.log(2 * math.pi)
+from rarely.bounds.operators import EPS, Interval, gamma
+from rarely.bounds.tails import LEAST, Tails, length
+from rarely.stats.normal import LOG_SQRT_2PI
 
 
 def log_mass(u: Tensor, v: Tensor, off: Tensor | float = 0.0) -> Interval:
@@ -30,7 +29,7 @@ def log_mass(u: Tensor, v: Tensor, off: Tensor | float = 0.0) -> Interval:
     share = -torch.expm1(low - high)
     size = 1 + high.abs() + torch.where(low > -torch.inf, low.abs(), torch.zeros_like(low))
     # phi / Phi <= |v| + 1 on the left, where v <= |u|; at a v > 0 it is at most 1.
-    error = 32 * _EPS * size + 2 * off * (1 + v.clamp(max=0).abs()) + off
+    error = 32 * EPS * size + 2 * off * (1 + v.clamp(max=0).abs()) + off
     return high + (share - error).clamp(min=0).log(), high + (share + error).log()
 
 
@@ -55,17 +54,17 @@ class _Normals(Tails):
         """Bounds on log E[exp(T (x - centre)); inside], and the mean there with a bound on its error."""
         ends = [(end - self.location) / self.std for end in (self.low, self.high)]
         shift = self.std * T
-        off = 4 * _EPS * (shift.abs() + sum(e.abs().nan_to_num(posinf=0.0) for e in ends))
+        off = 4 * EPS * (shift.abs() + sum(e.abs().nan_to_num(posinf=0.0) for e in ends))
         u, v = (e - shift for e in ends)
         least, most = log_mass(u, v, off)
         away = (self.location - self.centre) * T
         lift = away + shift**2 / 2
-        blur = 16 * _EPS * (away.abs() + shift**2)
+        blur = 16 * EPS * (away.abs() + shift**2)
         mass = torch.where(least > -torch.inf, least, most)
-        left, right = (torch.exp((-0.5 * e * e - _LOG_ROOT - mass).clamp(max=700.0)) for e in (u, v))
+        left, right = (torch.exp((-0.5 * e * e - LOG_SQRT_2PI - mass).clamp(max=700.0)) for e in (u, v))
         middle = self.location + self.std * shift + self.std * (left - right)
-        wobble = self.std * (left + right) * (64 * _EPS + 2 * (most - least) + 2 * off * (1 + u.abs().clamp(max=1e9)))
-        wobble = wobble + 16 * _EPS * (middle.abs() + self.location.abs())
+        wobble = self.std * (left + right) * (64 * EPS + 2 * (most - least) + 2 * off * (1 + u.abs().clamp(max=1e9)))
+        wobble = wobble + 16 * EPS * (middle.abs() + self.location.abs())
         middle = torch.where(self._varies, middle.clamp(self.low, self.high), self.low)
         wobble = torch.where(self._varies, torch.fmin(wobble, self.high - self.low), 0.0)
         return (lift + least - blur, lift + most + blur), (middle, wobble)
@@ -73,16 +72,15 @@ class _Normals(Tails):
     def box(self, tilt: Tensor, level: Tensor) -> Interval:
         """Every tilted law is subgaussian about its mean, as `deviation` says of each coordinate."""
         mean, error = self.mean(tilt)
-        reach = (2 * level).sqrt().unsqueeze(1) * self._each() * (1 + 8 * _EPS) + error + LEAST
+        reach = (2 * level).sqrt().unsqueeze(1) * self._each() * (1 + 8 * EPS) + error + LEAST
         return torch.fmax(mean - reach, self.low), torch.fmin(mean + reach, self.high)
 
+    @abstractmethod
     def _each(self) -> Tensor:
         """The deviation of every coordinate."""
-        raise NotImplementedError
 
     def deviation(self, A: Tensor) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(A * self._each(), dim=-1)
-        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
+        return length(A * self._each())
 
 
 @dataclass(frozen=True)
@@ -123,21 +121,21 @@ class ClippedTails(_Normals):
         (least, most), middle = self._between(T)
         u, v = (self.low - self.location) / self.std, (self.high - self.location) / self.std
         ends = (log_ndtr(u) + T * (self.low - self.centre), log_ndtr(-v) + T * (self.high - self.centre))
-        blur = 64 * _EPS * (1 + u**2 + v**2 + (T * (self.high - self.low)).abs())
+        blur = 64 * EPS * (1 + u**2 + v**2 + (T * (self.high - self.low)).abs())
         inside = torch.where(self._varies, most, -torch.inf)
         blur = blur + torch.where(self._varies & (least > -torch.inf), most - least, 0.0)
         return torch.stack([ends[0] + blur, inside, ends[1] + blur]), 2 * blur, middle
 
     def cumulant(self, T: Tensor) -> Tensor:
         total = self._parts(T)[0].logsumexp(0)
-        each = total + 64 * _EPS * (1 + total.abs())
+        each = total + 64 * EPS * (1 + total.abs())
         return each.sum(-1) + each.abs().sum(-1) * gamma(T.shape[-1], T.dtype)
 
     def mean(self, T: Tensor) -> Interval:
         parts, blur, (middle, slip) = self._parts(T)
         share = parts.softmax(0)
         span = self.high - self.low
-        error = slip + span * torch.fmin(blur + 256 * _EPS, torch.ones_like(blur))
+        error = slip + span * torch.fmin(blur + 256 * EPS, torch.ones_like(blur))
         return share[0] * self.low + share[1] * middle + share[2] * self.high, error
 
     def _each(self) -> Tensor:
@@ -178,12 +176,11 @@ class CellTails(Tails):
         cells = self.middles + self.halves * uniform_mean(T.unsqueeze(-1) * self.halves)
         span = self.high - self.low
         weights = torch.where(self.log_weights > -torch.inf, self.log_weights.abs(), 0.0).amax(1)
-        error = span * (1e-12 + 64 * _EPS * ((T * span).abs() + weights)) + self.centre.abs() * 1e-14
+        error = span * (1e-12 + 64 * EPS * ((T * span).abs() + weights)) + self.centre.abs() * 1e-14
         return (self._parts(T).softmax(-1) * cells).sum(-1), error
 
     def deviation(self, A: Tensor) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(A * (self.high - self.low) / 2, dim=-1)
-        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
+        return length(A * (self.high - self.low) / 2)
 
 
 @dataclass(frozen=True)
@@ -211,10 +208,10 @@ class OneHotTails(Tails):
     def mean(self, T: Tensor) -> Interval:
         share = (self.log_weights + T).softmax(-1)
         weights = torch.where(self.log_weights > -torch.inf, self.log_weights.abs(), 0.0).amax()
-        return share, (1e-13 + 64 * _EPS * (T.abs().amax(-1, keepdim=True) + weights)).expand_as(share)
+        return share, (1e-13 + 64 * EPS * (T.abs().amax(-1, keepdim=True) + weights)).expand_as(share)
 
     def deviation(self, A: Tensor) -> Tensor:
-        return (A.amax(-1) - A.amin(-1)) / 2 * (1 + 8 * _EPS)
+        return (A.amax(-1) - A.amin(-1)) / 2 * (1 + 8 * EPS)
 
 
 @dataclass(frozen=True)
@@ -248,9 +245,8 @@ class SeveralTails(Tails):
         return torch.cat(means, -1), torch.cat(errors, -1)
 
     def deviation(self, A: Tensor) -> Tensor:
-        each = torch.stack([part.deviation(a) for part, a in self._each(A)])
-        norm: Tensor = torch.linalg.vector_norm(each, dim=0)
-        return norm * (1 + gamma(len(self.parts), A.dtype))
+        each = torch.stack([part.deviation(a) for part, a in self._each(A)], -1)
+        return length(each)
 
     def box(self, tilt: Tensor, level: Tensor) -> Interval:
         lows, highs = zip(*(part.box(t, level) for part, t in self._each(tilt)), strict=True)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 Interval = tuple[Tensor, Tensor]
 TINY = 1e-300
+EPS = torch.finfo(torch.float64).eps
 
 
 def gamma(n: int, dtype: torch.dtype) -> float:

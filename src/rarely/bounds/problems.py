@@ -26,6 +26,7 @@ from rarely.core.problem import Problem
 from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 from rarely.core.thresholds import HALVED, SEARCHED
 from rarely.inputs import LpBall, Mixture
+from rarely.stats.statistic import log_sum
 
 _MAX_POLYTOPES = 1000
 _FEW_SHARE = 0.2  # of the time for half-spaces where boxes can be halved, too
@@ -213,11 +214,18 @@ def _prove_components(problem: Problem, deadline: float, boxes: int | None, quic
 
 def components(problem: Problem) -> list[Problem]:
     """One problem for each component of a mixture that has any weight; itself for other inputs."""
+    return [part for _, part in _weighted(problem)]
+
+
+def _weighted(problem: Problem) -> list[tuple[float, Problem]]:
+    """The components with their log-weights."""
     mixture = problem.inputs
     if not isinstance(mixture, Mixture):
-        return [problem]
-    pairs = zip(mixture.components, mixture.log_weights.tolist(), strict=True)
-    return [problem.drawn_from(model) for model, log_weight in pairs if log_weight > -math.inf]
+        return [(0.0, problem)]
+    pairs = zip(mixture.log_weights.tolist(), mixture.components, strict=True)
+    found = [(weight, problem.drawn_from(model)) for weight, model in pairs if weight > -math.inf]
+    whole = log_sum([weight for weight, _ in found])  # 0 but for the rounding of stored weights
+    return [(weight - whole, part) for weight, part in found]
 
 
 def _possible(problem: Problem, proof: Proof) -> bool:
@@ -239,15 +247,11 @@ def probability_bounds(
 
     By half-spaces in any number of dimensions (see `leaves`), and by halving boxes too where there are few. `target` is
     the -log p that is hoped for, where one knows: it makes half-spaces faster and tighter. `boxes` ends each of the two
-    by work. Inputs must have independent
-    coordinates of a law that `marginals` knows, or be normal, or uniform in an l2 ball, or a mixture of such; any
-    other model, or a network that cannot be bounded, gives the one trivial item 0 <= P <= 1.
+    by work. Inputs must have independent coordinates of a law that `laws` knows, or be normal, or uniform in an l2
+    ball, or a mixture of such; any other model, or a network that cannot be bounded, gives the one trivial item
+    0 <= P <= 1.
     """
-    parts = components(problem)
-    weights = problem.inputs.log_weights.tolist() if isinstance(problem.inputs, Mixture) else [0.0]
-    weights = [weight for weight in weights if weight > -math.inf]
-    whole = float(torch.tensor(weights, dtype=torch.float64).logsumexp(0))  # 0 but for the rounding of stored weights
-    weights = [weight - whole for weight in weights]
+    weights, parts = zip(*_weighted(problem), strict=True)
     known = [ProbabilityBounds(-math.inf, 0.0, 0, 0.0)] * len(parts)
     begin = time.monotonic()
     for i, part in enumerate(parts):
@@ -259,7 +263,7 @@ def probability_bounds(
 def _mixed(weights: Sequence[float], known: Sequence[ProbabilityBounds], seconds: float) -> ProbabilityBounds:
     """Bounds of a mixture from those of its components."""
     sides = ([w + getattr(k, side) for w, k in zip(weights, known, strict=True)] for side in ("log_lower", "log_upper"))
-    low, high = (float(torch.tensor(side, dtype=torch.float64).logsumexp(0)) for side in sides)
+    low, high = (log_sum(side) for side in sides)
     margin = 0.0 if len(known) == 1 else 1e-12 * (1 + abs(high))
     return ProbabilityBounds(low - margin, min(0.0, high + margin), sum(k.boxes for k in known), seconds)
 
@@ -268,6 +272,7 @@ def _component_bounds(
     problem: Problem, timeout: float, gap: float, target: float | None, most: int | None
 ) -> Iterator[ProbabilityBounds]:
     low, high, pieces, begin = -math.inf, 0.0, 0, time.monotonic()
+    n = math.prod(problem.inputs.event_shape)
     ways: list[Iterator[ProbabilityBounds]] = []
     with problem.adapted.evaluating():
         try:
@@ -278,16 +283,15 @@ def _component_bounds(
             return
         law = None
         with suppress(Unprovable):
-            law = measure_of(problem.inputs) if math.prod(problem.inputs.event_shape) <= HALVED else None
+            law = measure_of(problem.inputs) if n <= HALVED else None
         share = timeout if law is None else _FEW_SHARE * timeout
         with suppress(Unprovable):
             tails = tails_of(problem.inputs)
             visits = None if most is None else min(most, max(_FEWEST, _WORK // graph.widest**2))
             ways.append(half_space_bounds(graph, tails, outputs, share, gap=gap, target=target, most=visits))
         if law is not None:  # before half-spaces where boxes alone are likely to do
-            few = math.prod(problem.inputs.event_shape) <= SEARCHED
             boxes = bracket(module, law, outputs, timeout - share, gap=gap, graph=graph, most=most)
-            ways.insert(0 if few else len(ways), boxes)
+            ways.insert(0 if n <= SEARCHED else len(ways), boxes)
         for way in ways:
             before = pieces
             for found in way:

@@ -12,8 +12,8 @@ from torch import Tensor
 from rarely.bounds.operators import gamma
 
 
-class Region(Protocol):
-    """A batch of regions with their bounding boxes, low and high (B, *event)."""
+class Bounded(Protocol):
+    """A batch of regions with their bounding boxes, low and high (B, *event): all that bounds need."""
 
     @property
     def low(self) -> Tensor: ...
@@ -22,6 +22,10 @@ class Region(Protocol):
     def high(self) -> Tensor: ...
 
     def minimum(self, A: Tensor) -> Tensor: ...
+
+
+class Region(Bounded, Protocol):
+    """One in which a violation can be looked for."""
 
     def minimiser(self, A: Tensor) -> Tensor: ...
 

@@ -12,7 +12,6 @@ second term the early neurons, on which everything hangs, look harmless.
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, fields, replace
 
@@ -21,9 +20,9 @@ from torch import Tensor
 
 from rarely.bounds.backward import LinearBound, Propagated, backward
 from rarely.bounds.crown import propagate, room, signed_rows
-from rarely.bounds.graph import Graph, chunks, pruned
+from rarely.bounds.graph import Graph, chunks, joined, parted, pruned
 from rarely.bounds.ledger import Ledger
-from rarely.bounds.region import BallRegion, BoxRegion, Region
+from rarely.bounds.region import BallRegion, Bounded, BoxRegion, Region
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Spec
 
@@ -65,12 +64,10 @@ class Root:
 
     def parted(self, flat: Tensor) -> dict[int, Tensor]:
         """(N, T) -> per ReLU node (N, *event)."""
-        shapes = {i: self.graph.nodes[i].shape for i in self.graph.relus}
-        parts = torch.split(flat, [math.prod(s) for s in shapes.values()], 1)
-        return {i: p.reshape(-1, *shapes[i]) for i, p in zip(shapes, parts, strict=True)}
+        return parted(self.graph, flat, self.graph.relus)
 
     def joined(self, parts: dict[int, Tensor]) -> Tensor:
-        return torch.cat([parts[i].flatten(1) for i in self.graph.relus], 1)
+        return joined(parts, self.graph.relus, next(iter(parts.values())))
 
     def first(self) -> Domains:
         """One unsplit domain per polytope."""
@@ -167,25 +164,32 @@ class Root:
         return torch.where(value >= 0, where, -1)
 
 
-def _repeated(region: Region, count: int) -> Region:
+def _repeated(region: Bounded, count: int) -> Region:
     if isinstance(region, BallRegion):
         return BallRegion(region.centre.expand(count, *region.centre.shape[1:]), region.radius.expand(count))
     return BoxRegion(region.low.expand(count, *region.low.shape[1:]), region.high.expand(count, *region.high.shape[1:]))
 
 
-def _children(domains: Domains) -> Domains:
-    """Both halves of each domain, z >= 0 and z <= 0 side by side."""
-    twice = domains.pick(torch.arange(len(domains), device=domains.cuts.device).repeat_interleave(2))
-    place = twice.cuts.unsqueeze(1)
-    up = torch.arange(len(twice), device=place.device).unsqueeze(1) % 2 == 0
-    sign = torch.where(up, 1, -1).to(twice.signs.dtype)
-    low, high = twice.low.gather(1, place), twice.high.gather(1, place)
-    return replace(
-        twice,
-        signs=twice.signs.scatter(1, place, sign),
-        low=twice.low.scatter(1, place, torch.where(up, low.clamp(min=0), low)),
-        high=twice.high.scatter(1, place, torch.where(up, high, high.clamp(max=0))),
+def halved(signs: Tensor, low: Tensor, high: Tensor, cut: Tensor, entry: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Signs and intervals of domains that come in pairs, the cut ReLU's input >= 0 in the first and <= 0 in the second.
+
+    `cut` (N,) is its place among the signs, `entry` (N,) that of its input among the intervals.
+    """
+    cut, entry = cut.unsqueeze(1), entry.unsqueeze(1)
+    up = torch.arange(len(cut), device=cut.device).unsqueeze(1) % 2 == 0
+    below, above = low.gather(1, entry), high.gather(1, entry)
+    return (
+        signs.scatter(1, cut, torch.where(up, 1, -1).to(signs.dtype)),
+        low.scatter(1, entry, torch.where(up, below.clamp(min=0), below)),
+        high.scatter(1, entry, torch.where(up, above, above.clamp(max=0))),
     )
+
+
+def _children(domains: Domains) -> Domains:
+    """Both halves of each domain side by side."""
+    twice = domains.pick(torch.arange(len(domains), device=domains.cuts.device).repeat_interleave(2))
+    signs, low, high = halved(twice.signs, twice.low, twice.high, twice.cuts, twice.cuts)
+    return replace(twice, signs=signs, low=low, high=high)
 
 
 def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: float, steps: int) -> str:
@@ -206,7 +210,7 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, pla
         ledger.count(owner)
         done = fresh.lower > 0
         ledger.close(owner[done], -fresh.lower[done])
-        points = root.state.region.minimiser(bound.A).reshape(-1, *graph.input_shape)
+        points = region.minimiser(bound.A).reshape(-1, *graph.input_shape)
         with torch.no_grad():
             score = root.spec.score(graph(points).unsqueeze(0)).squeeze(0)
         ledger.offer(owner, points, score)

@@ -21,12 +21,17 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.fourier import log_share_above, uniform_cumulant, uniform_mean
-from rarely.bounds.operators import gamma
+from rarely.bounds.operators import EPS, gamma
+from rarely.stats.normal import LOG_SQRT_2PI
 
 _TURNS = 8  # of the secants that find the best tilt: on MNIST the third is within 1e-6 of it
-_EPS = torch.finfo(torch.float64).eps
 LEAST = 1e-150  # squares of what is smaller underflow
-_LOG_ROOT = 0.5 * math.log(2 * math.pi)
+
+
+def length(part: Tensor) -> Tensor:
+    """The norm of (..., n), rounded up."""
+    norm: Tensor = torch.linalg.vector_norm(part, dim=-1)
+    return norm * (1 + gamma(part.shape[-1], part.dtype)) + LEAST
 
 
 class Tails(ABC):
@@ -54,12 +59,16 @@ class Tails(ABC):
 
     def most_above(self, A: Tensor, b: Tensor) -> Tensor:
         """An upper bound on log P(A x + b >= 0), as sharp as is known; A (B, n), b (B,) -> (B,)."""
-        return self.chernoff(A, b)[0]
+        return self.sharpened(A, b, *self.chernoff(A, b))
+
+    def sharpened(self, A: Tensor, b: Tensor, exponent: Tensor, tilt: Tensor) -> Tensor:
+        """The same from what `chernoff` says."""
+        return exponent
 
     def least_above(self, A: Tensor, b: Tensor) -> Tensor:
         """A lower bound on log P(A x + b >= 0); A (B, n), b (B,) -> (B,)."""
         other = self.most_above(-A, -b)  # all else
-        return torch.log1p(-other.exp() * (1 + 4 * _EPS)).nan_to_num(nan=-torch.inf)
+        return torch.log1p(-other.exp() * (1 + 4 * EPS)).nan_to_num(nan=-torch.inf)
 
     def chernoff(self, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Bound (1) on log P(A x + b >= 0) (B,), and the multiple of A by which it tilts, the best one nearly."""
@@ -106,21 +115,19 @@ class UniformTails(Tails):
 
     @cached_property
     def half(self) -> Tensor:
-        return (self.high - self.low) / 2 * (1 + 4 * _EPS)
+        return (self.high - self.low) / 2 * (1 + 4 * EPS)
 
     def cumulant(self, T: Tensor) -> Tensor:
         return uniform_cumulant(T * self.half).sum(-1) * (1 + gamma(T.shape[-1] + 64, T.dtype))
 
     def mean(self, T: Tensor) -> tuple[Tensor, Tensor]:
         moved = self.half * uniform_mean(T * self.half)
-        return self.centre + moved, (self.half * 1e-13 + self.centre.abs() * 4 * _EPS).expand_as(T)
+        return self.centre + moved, (self.half * 1e-13 + self.centre.abs() * 4 * EPS).expand_as(T)
 
     def deviation(self, A: Tensor) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(A * self.half, dim=-1)
-        return norm / math.sqrt(3) * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
+        return length(A * self.half) / math.sqrt(3)
 
-    def most_above(self, A: Tensor, b: Tensor) -> Tensor:
-        exponent, tilt = self.chernoff(A, b)
+    def sharpened(self, A: Tensor, b: Tensor, exponent: Tensor, tilt: Tensor) -> Tensor:
         rare = ((tilt > 0) & (exponent > -torch.inf)).nonzero().squeeze(1)
         level = -self._level(A[rare], b[rare])
         sharp = log_share_above(A[rare].abs() * self.half, level, tilt[rare], upper=True)
@@ -130,7 +137,7 @@ class UniformTails(Tails):
         exponent, tilt = self.chernoff(A, b)
         rare = ((tilt > 0) & (exponent > -torch.inf)).nonzero().squeeze(1)
         level = self._level(-A[rare], -b[rare])
-        inner = A[rare].abs() * self.half * (1 - 16 * _EPS)
+        inner = A[rare].abs() * self.half * (1 - 16 * EPS)
         sharp = log_share_above(inner, level, tilt[rare], upper=False)
         return super().least_above(A, b).index_copy(0, rare, sharp)
 
@@ -153,8 +160,8 @@ class NormalTails(Tails):
     @classmethod
     def ball(cls, centre: Tensor, radius: float) -> NormalTails:
         n = centre.numel()
-        std = torch.full_like(centre, radius / math.sqrt(n + 2) * (1 + 8 * _EPS))
-        reach = radius * (1 + 4 * _EPS)
+        std = torch.full_like(centre, radius / math.sqrt(n + 2) * (1 + 8 * EPS))
+        reach = radius * (1 + 4 * EPS)
         return cls(centre, std, centre - reach, centre + reach, exact=False)
 
     def _times(self, A: Tensor, factor: Tensor) -> Tensor:
@@ -173,8 +180,7 @@ class NormalTails(Tails):
         part = self._times(A, self.factor).abs()
         if self.factor.ndim == 2:
             part = part + (A.abs() @ self.factor.abs()) * gamma(A.shape[-1], A.dtype)
-        norm: Tensor = torch.linalg.vector_norm(part, dim=-1)
-        return norm * (1 + gamma(A.shape[-1], A.dtype)) + LEAST
+        return length(part)
 
     def box(self, tilt: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
         if not self.exact:
@@ -184,13 +190,13 @@ class NormalTails(Tails):
         reach = (2 * level).sqrt().unsqueeze(1) * each * (1 + gamma(len(each), each.dtype)) + error
         return mean - reach, mean + reach
 
-    def most_above(self, A: Tensor, b: Tensor) -> Tensor:
+    def sharpened(self, A: Tensor, b: Tensor, exponent: Tensor, tilt: Tensor) -> Tensor:
         """By Sampford's (1953) bound on Mills' ratio: P(Z > z) < 4 phi(z) / (3 z + sqrt(z^2 + 8))."""
         if not self.exact:
-            return super().most_above(A, b)
-        z = (-self._level(A, b) / self.deviation(A)) * (1 - 4 * _EPS)
-        tail = torch.log(4 / (3 * z + torch.sqrt(z**2 + 8))) - z**2 / 2 - _LOG_ROOT
-        return torch.where(z > 0, tail + 16 * _EPS * (1 + tail.abs()), torch.zeros_like(tail))
+            return exponent
+        z = (-self._level(A, b) / self.deviation(A)) * (1 - 4 * EPS)
+        tail = torch.log(4 / (3 * z + torch.sqrt(z**2 + 8))) - z**2 / 2 - LOG_SQRT_2PI
+        return torch.where(z > 0, tail + 16 * EPS * (1 + tail.abs()), torch.zeros_like(tail))
 
     def least_above(self, A: Tensor, b: Tensor) -> Tensor:
         """By Birnbaum's (1942): P(Z > z) > 2 phi(z) / (z + sqrt(z^2 + 4)), z >= 0."""
@@ -199,6 +205,6 @@ class NormalTails(Tails):
         margin = 4 * gamma(A.shape[-1], A.dtype)  # by which the deviation was rounded up, and more
         spread = self.deviation(A)
         z = self._level(-A, -b) / spread * (1 + margin)
-        tail = torch.log(2 / (z + torch.sqrt(z**2 + 4))) - z**2 / 2 - _LOG_ROOT
-        rare = torch.where(spread > 1e20 * LEAST, tail - 16 * _EPS * (1 + tail.abs()), -torch.inf)
+        tail = torch.log(2 / (z + torch.sqrt(z**2 + 4))) - z**2 / 2 - LOG_SQRT_2PI
+        rare = torch.where(spread > 1e20 * LEAST, tail - 16 * EPS * (1 + tail.abs()), -torch.inf)
         return torch.where(z > 0, rare, super().least_above(A, b))

@@ -18,10 +18,9 @@ import math
 import torch
 from torch import Tensor
 
-from rarely.bounds.operators import gamma
+from rarely.bounds.operators import EPS, gamma
 
 EXACT = 10  # coordinates up to which the sum over 2^n subsets is taken
-_EPS = torch.finfo(torch.float64).eps
 
 
 def _subset_sum(a: Tensor, t: Tensor, keep: Tensor, signs: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,8 +35,8 @@ def _subset_sum(a: Tensor, t: Tensor, keep: Tensor, signs: Tensor, subsets: Tens
     value = (terms * signs).sum(1) * scale
     # Each base, at most 1, is off by a few eps, each term by its derivative power * terms / rest times that.
     slope = (power * torch.where(rest > 1e-300, terms / rest, 1.0)).masked_fill(rest <= 0, 0.0)
-    wobble = slope.sum(1) * (4 * (n + 2) * _EPS) + terms.sum(1) * ((subsets.shape[0] + 64) * _EPS)
-    return value, wobble * scale * 2 + value.abs() * (64 * _EPS)
+    wobble = slope.sum(1) * (4 * (n + 2) * EPS) + terms.sum(1) * ((subsets.shape[0] + 64) * EPS)
+    return value, wobble * scale * 2 + value.abs() * (64 * EPS)
 
 
 def _below(a: Tensor, t: Tensor, upper: Tensor) -> Tensor:
@@ -52,7 +51,7 @@ def _below(a: Tensor, t: Tensor, upper: Tensor) -> Tensor:
     low, high = torch.zeros_like(t), torch.ones_like(t)
     for cut in (1e-9, 1e-4, 1e-2, 5e-2):
         keep = a > cut
-        worst = t - torch.where(keep, 0.0, a).sum(1) * (1 + n * _EPS)
+        worst = t - torch.where(keep, 0.0, a).sum(1) * (1 + n * EPS)
         value, error = _subset_sum(a, torch.where(upper, t, worst).clamp(min=0), keep, signs, subsets)
         high = torch.minimum(high, value + error)
         low = torch.maximum(low, torch.where(worst > 0, value - error, 0.0))
@@ -86,9 +85,9 @@ def fraction_above(A: Tensor, b: Tensor, low: Tensor, high: Tensor, *, upper: bo
     scale = total.clamp(min=1e-300)
     t = top / scale
     # Slopes of zero: the sign of the constant decides, and an undecided one decides nothing.
-    known = torch.where(total > 0, t >= 1 + n * _EPS, top >= 0).to(t.dtype)
+    known = torch.where(total > 0, t >= 1 + n * EPS, top >= 0).to(t.dtype)
     known = torch.where(t.isnan(), float(upper), known)
-    todo = ((total > 0) & (t >= 0) & (t < 1 + n * _EPS)).nonzero().squeeze(1)
+    todo = ((total > 0) & (t >= 0) & (t < 1 + n * EPS)).nonzero().squeeze(1)
     share, t = a[todo] / scale[todo].unsqueeze(1), t[todo]
     near, first = torch.where(t <= 0.5, t, 1 - t).clamp(0, 1), t <= 0.5
     if n <= EXACT:
