@@ -111,10 +111,22 @@ def half_space(d: int, p: float) -> tuple[rarely.Problem, float]:
     return rarely.Problem(head.eval(), constraint, inputs, name=f"half-space d={d}, p={p:g}"), math.log(p)
 
 
-def resnet_problem(data: Path, index: int, eps: float) -> rarely.Problem:
+def resnet_problem(data: Path, index: int, eps: float, depth: int = 20) -> rarely.Problem:
     ball = rarely.LpBall(cifar_image(data, index), eps, clip=(0, 1))
-    name = f"ResNet-20 image {index}, eps {eps:g}"
-    return rarely.Problem(load_resnet(data / "cifar10_resnet"), rarely.Misclassification(), ball, name=name)
+    name = f"ResNet-{depth} image {index}, eps {eps:g}"
+    return rarely.Problem(load_resnet(data / "cifar10_resnet", depth), rarely.Misclassification(), ball, name=name)
+
+
+def resnet_problems(args: argparse.Namespace) -> list[tuple[rarely.Problem, float]]:
+    """The referenced ResNet-20 problems with their log-probabilities; of others, large splitting runs are asked."""
+    if args.resnet:
+        problems = [resnet_problem(args.data, *which) for which in args.resnet]
+        return [(problem, reference_value(problem, args.device)) for problem in problems]
+    with (args.reference / "cifar10_resnet20_log_prob.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    return [
+        (resnet_problem(args.data, int(row["test_index"]), float(row["eps"])), float(row["log_prob"])) for row in rows
+    ]
 
 
 def mnist_problems(data: Path, reference: Path) -> list[tuple[rarely.Problem, float]]:
@@ -130,12 +142,12 @@ def mnist_problems(data: Path, reference: Path) -> list[tuple[rarely.Problem, fl
     return problems
 
 
-def reference_value(problem: rarely.Problem, device: str) -> tuple[float, float]:
-    """A value to compare with where none is published: 16 large independent line-sampling runs."""
-    large = rarely.LineSampling(target_error=0.01, chains=64, length=8, growth=4)
-    results = rarely.estimate([problem] * 4, large, seed=12345, device=device)
-    logs = torch.tensor([r.log_prob for r in results], dtype=torch.float64)
-    return float(torch.logsumexp(logs, 0) - math.log(len(logs))), float(logs.std()) / math.sqrt(len(logs))
+def reference_value(problem: rarely.Problem, device: str) -> float:
+    """A value to compare with where none is published: 8 large runs of splitting, which `Auto` itself does not do."""
+    large = rarely.Splitting(12_000, 0.1, 2, islands=8, keep="all")
+    result = rarely.estimate(problem, large, seed=12345, device=device)
+    print(f"reference for {problem.name}: log p = {result.log_prob:.3f} ± {result.log_prob_std:.3f}", flush=True)
+    return result.log_prob
 
 
 def section_mnist(args: argparse.Namespace) -> list[Row]:
@@ -162,13 +174,32 @@ def section_half_space(args: argparse.Namespace) -> list[Row]:
 
 
 def section_resnet(args: argparse.Namespace) -> list[Row]:
-    rows = []
-    for index, eps in args.resnet:
-        problem = resnet_problem(args.data, index, eps)
-        truth, error = reference_value(problem, args.device)
-        print(f"reference for {problem.name}: log p = {truth:.3f} ± {error:.3f}", flush=True)
-        rows.append(measure(problem, truth, "Auto", rarely.Auto(), args.seeds, args.device, 5))
-    return rows
+    return [measured(p, truth, "Auto", rarely.Auto(), args) for p, truth in resnet_problems(args)]
+
+
+def section_resnet_black_box(args: argparse.Namespace) -> list[Row]:
+    return [
+        measured(black_box(p), truth, "Auto, no gradients", rarely.Auto(), args) for p, truth in resnet_problems(args)
+    ]
+
+
+def section_resnet_methods(args: argparse.Namespace) -> list[Row]:
+    """Each method alone: what `Auto` is held against."""
+    methods: list[tuple[str, Estimator]] = [
+        ("LineSampling", rarely.LineSampling()),
+        ("splitting, 8 islands of 1,200", rarely.Splitting(1200, 0.1, 1, islands=8, keep="all")),
+        ("splitting, 8 islands of 3,600", rarely.Splitting(3600, 0.1, 1, islands=8, keep="all")),
+    ]
+    return [measured(p, truth, name, method, args) for p, truth in resnet_problems(args) for name, method in methods]
+
+
+def measured(
+    problem: rarely.Problem, truth: float, method: str, estimator: Estimator, args: argparse.Namespace
+) -> Row:
+    """A row that is shown as soon as it is known."""
+    row = measure(problem, truth, method, estimator, args.seeds, args.device, args.group)
+    show("so far", [row])
+    return row
 
 
 def _collision(args: argparse.Namespace) -> tuple[dict[str, rarely.Problem], dict[str, float]]:
@@ -213,9 +244,7 @@ def section_kernels(args: argparse.Namespace) -> list[Row]:
         name = min(truths, key=lambda n: abs(truths[n] - target))
         chosen.append((collision[name], truths[name]))
     chosen += [mnist[3], mnist[1], mnist[2]]
-    for index, eps in args.resnet:
-        problem = resnet_problem(args.data, index, eps)
-        chosen.append((problem, reference_value(problem, args.device)[0]))
+    chosen.append(resnet_problems(args)[0])
     kernels: list[tuple[str, Kernel, int]] = [
         ("random walk", RandomWalk(), 100),
         ("pCN", PCN(), 10),
@@ -238,6 +267,8 @@ SECTIONS = {
     "half-space": ("Gaussian half-spaces", section_half_space),
     "collision": ("CollisionDetection, black box", section_collision),
     "resnet": ("CIFAR-10 ResNet-20, 3072-d", section_resnet),
+    "resnet-methods": ("CIFAR-10 ResNet-20, 3072-d, single methods", section_resnet_methods),
+    "resnet-black-box": ("CIFAR-10 ResNet-20, 3072-d, black box", section_resnet_black_box),
     "black-box": ("MNIST 784-d, black box", section_black_box),
     "kernels": ("Kernels in one splitting scheme", section_kernels),
 }
@@ -250,7 +281,8 @@ def main() -> None:
     parser.add_argument("--reference", type=Path, help="folder of reference CSVs; beside --data by default")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--resnet", type=json.loads, default=[[0, 0.1]], help="[[test index, eps], ...]")
+    parser.add_argument("--resnet", type=json.loads, help="other images than the references: [[index, eps, depth], ...]")
+    parser.add_argument("--group", type=int, default=0, help="seeds that share a batch; all of them by default")
     parser.add_argument("--json", type=Path, help="write all rows here")
     args = parser.parse_args()
     args.reference = args.reference or args.data.parent / "reference"

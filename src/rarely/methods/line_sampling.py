@@ -28,22 +28,26 @@ _NEGLIGIBLE = 0.05  # share of p that lines may have together which are not refi
 _FIRST_CHAINS = 96  # of all lines of a problem in the first round
 _ALIVE = 0.1  # share of lines that must reach the region for the others to be told from noise
 _SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
+_ROUNDS, _TIMES = 3, 6  # after the first, and how many times as large as all before it each may be
+_LONGER = 2  # times the length of the first chains that later ones have: what a region is like shows in how far they go
+_CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
+_DEARER = 2.0  # times the calls that another method is forecast to need, from which lines are given up
 
 
 @dataclass(frozen=True)
 class LineSampling:
     """P by lines: search directions for every way to fail, temper the complement of each, add the pieces up.
 
-    `replicates` independent populations of `chains` x `length` states give the interval; a second round is sized so
-    that the standard deviation of log p reaches `target_error`. Needs gradients and an input model that maps from
-    normals.
+    `replicates` independent populations of `chains` x `length` states give the interval; up to three more rounds of
+    longer chains are sized so that the standard deviation of log p reaches `target_error`. Needs gradients and an input
+    model that maps from normals.
     """
 
     target_error: float = 0.1
-    chains: int = 16
-    length: int = 5
+    chains: int = 8
+    length: int = 8
     replicates: int = 8
-    growth: int = 6  # the second round is at most this many times the first
+    growth: int = 40  # all rounds together are at most this many times the first
 
     def __post_init__(self) -> None:
         if not self.target_error > 0:
@@ -53,7 +57,7 @@ class LineSampling:
 
     @property
     def at_once(self) -> int:
-        return self.replicates * self.chains * self.length * self.growth
+        return self.replicates * self.chains * self.length * _TIMES
 
     def forecast(self, log_prob: float) -> float:
         return 2_000 + ROOT_CALLS * self.replicates * self.chains * self.length  # the search, and one line
@@ -65,14 +69,18 @@ class LineSampling:
         return [region.evidence(calls) for region, calls in zip(regions, spent, strict=True)]
 
     def lines(
-        self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng
+        self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng, rivals: Sequence[float] | None = None
     ) -> Generator[Progress, None, list[LinedRegion]]:
-        """What the lines say for each problem; `starts` may hold violating points (n, d) of a problem."""
+        """What the lines say for each problem.
+
+        `starts` may hold violating points (n, d) of a problem, `rivals` the calls that another method would need for
+        the same error.
+        """
         if batch.inputs.normal_dim is None:
             raise InputError("line sampling needs an input model that maps from normals; use Splitting")
         regions = [LinedRegion() for _ in range(len(batch))]
         try:
-            yield from self._refine(batch, starts, regions, rng)
+            yield from self._refine(batch, starts, regions, rivals or [math.inf] * len(batch), rng)
         except Exhausted:
             for region in regions:
                 region.poor = not region.replicates()
@@ -80,7 +88,12 @@ class LineSampling:
         return regions
 
     def _refine(
-        self, batch: Batch, starts: Sequence[Tensor | None], regions: list[LinedRegion], rng: Rng
+        self,
+        batch: Batch,
+        starts: Sequence[Tensor | None],
+        regions: list[LinedRegion],
+        rivals: Sequence[float],
+        rng: Rng,
     ) -> Generator[Progress, None, None]:
         dimension = batch.inputs.normal_dim or 0
         ways = batch.parts(batch.inputs.from_normal(rng.normal((len(batch), 1, dimension), batch.dtype))).shape[2]
@@ -97,21 +110,24 @@ class LineSampling:
         plan = self._payable(batch, plan, regions)
         for line in plan:
             regions[line.owner].lines.append(line)
-        sizes = [self._first_size(regions[line.owner]) for line in plan]
-        cost = torch.zeros(len(batch))
-        for second in (False, True):
-            if second:
-                purse = _left(batch)
-                more = [self._growth(region, *each) for region, *each in zip(regions, cost, purse, strict=True)]
-                least = {id(line) for region in regions for line in region.negligible()}
-                sizes = [0 if id(k) in least else n * more[k.owner] for k, n in zip(plan, sizes, strict=True)]
-            before = batch.calls()
+        first = [self._first_size(regions[line.owner]) for line in plan]
+        before = batch.calls()
+        more = [1] * len(batch)
+        for turn in range(1 + _ROUNDS):
+            if turn:
+                spent, purse = (batch.calls() - before).tolist(), _left(batch)
+                more = [self._growth(*each) for each in zip(regions, spent, purse, rivals, strict=True)]
+            least = {id(line) for region in regions for line in region.negligible()} if turn else set()
+            longer = _LONGER if turn else 1
+            sizes = [0 if id(k) in least else -(-n * more[k.owner] // longer) for k, n in zip(plan, first, strict=True)]
             for chains in sorted(set(sizes) - {0}):
                 group = [line for line, c in zip(plan, sizes, strict=True) if c == chains]
-                self._round(batch, group, chains, rng)
-            cost = batch.calls() - before
-            active = 0 if second else len(batch)
-            yield progress("line sampling", batch, [region.log_prob for region in regions], active)
+                self._round(batch, group, max(2, chains), longer * self.length, rng)
+            for region, times in zip(regions, more, strict=True):
+                region.size += times
+            yield progress("line sampling", batch, [region.log_prob for region in regions], sum(map(bool, more)))
+            if not any(more):
+                return
 
     def _payable(self, batch: Batch, plan: list[Line], regions: list[LinedRegion]) -> list[Line]:
         """Lines worth a first round: not those of crowded problems, nor of problems that cannot pay for it."""
@@ -124,26 +140,26 @@ class LineSampling:
         """Chains of a first round that tells how large the second must be; fewer of each where lines are many."""
         return max(2, min(self.chains, _FIRST_CHAINS // len(region.lines)))
 
-    def _growth(self, region: LinedRegion, cost: Tensor, left: float) -> int:
+    def _growth(self, region: LinedRegion, spent: int, left: float, rival: float) -> int:
         """How many times the first round's chains bring the standard deviation to the target; 0 when none.
 
-        Fixed after the first round, so that stopping depends on nothing that is averaged later but that round.
+        Small populations are worse than their spread says, so a round is at most a few times all before it.
         """
-        std = region.std
-        if not math.isfinite(std):
+        excess = region.std / (LINES_SHARE * self.target_error)
+        if not math.isfinite(excess) or excess <= _CLOSE or spent * excess**2 > _DEARER * rival:
             return 0
-        affordable = 0.7 * left / max(1, int(cost))
-        wanted = math.ceil((std / (LINES_SHARE * self.target_error)) ** 2 - 1)
-        return int(max(0, min(wanted, self.growth, affordable)))
+        affordable = 0.7 * left * region.size / max(1, spent)
+        wanted = math.ceil(region.size * (excess**2 - 1))
+        return int(max(0, min(wanted, _TIMES * region.size, self.growth - region.size, affordable)))
 
-    def _round(self, batch: Batch, lines: Sequence[Line], chains: int, rng: Rng) -> None:
+    def _round(self, batch: Batch, lines: Sequence[Line], chains: int, length: int, rng: Rng) -> None:
         """One population of `chains` chains per replicate of every line, all in one batch."""
         stacked = stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(self.replicates))
-        result = temper(stacked, chains, self.length, rng)
+        result = temper(stacked, self.replicates, chains, length, rng)
         tested = _test_beyond(stacked, result.last, rng)
         for j, line in enumerate(lines):
             rows = slice(j * self.replicates, (j + 1) * self.replicates)
-            line.rounds.append((chains, result.log_prob[rows]))
+            line.rounds.append((chains * length, result.log_prob[rows]))
             line.alive.append(float(result.alive[rows].mean()))
             line.heights.append(result.last.h[rows].flatten().cpu())
             line.record(*(value[rows] for value in tested))
@@ -159,6 +175,7 @@ class LinedRegion:
     """The lines of one problem."""
 
     lines: list[Line] = field(default_factory=list)
+    size: int = 0  # of all rounds, in units of the first
     crowded: bool = False  # more directions than lines: no line was tried
     poor: bool = False  # the budget did not reach for the lines
 

@@ -17,6 +17,9 @@ from rarely.methods.tempering import Lines
 
 _MOST = 12  # lines for one way to fail: fewer than directions that are searched, so that a region all around is seen
 _CROWDED = 4.0  # nats under the best direction within which one more than those counts
+_SLOPES, _FEW_SLOPES = 64, 8  # violating points of a problem whose own slopes are taken, and too few to say anything
+_COHERENT = 0.25  # mean cosine of slopes with a direction from which it is theirs
+_TWO = 0.5  # share of what is left of the slopes of a group without their mean that lies along one line: two groups
 
 
 @dataclass(eq=False)
@@ -26,9 +29,10 @@ class Line:
     owner: int  # row of the batch
     way: int
     alpha: Tensor  # (d,)
-    distance: float
+    distance: float  # to the region along it, or what is typical of violating points
+    typical: float = 1.0  # cosine that slopes at the violating points that it is for have with it
     rivals: list[Line] = field(default_factory=list)
-    rounds: list[tuple[int, Tensor]] = field(default_factory=list)  # chains, and log p of each replicate
+    rounds: list[tuple[int, Tensor]] = field(default_factory=list)  # states, and log p of each replicate
     alive: list[float] = field(default_factory=list)  # share of lines that reach the region at all, per round
     heights: list[Tensor] = field(default_factory=list)  # h of the particles at temperature 1
     hits: int = 0  # test points beyond an entry that violate
@@ -37,7 +41,7 @@ class Line:
 
     def replicates(self) -> Tensor:
         """log p of each replicate over all rounds, weighted by their sizes, corrected for lines that leave again."""
-        sizes = torch.tensor([float(chains) for chains, _ in self.rounds], dtype=torch.float64)
+        sizes = torch.tensor([float(states) for states, _ in self.rounds], dtype=torch.float64)
         table = torch.stack([logs for _, logs in self.rounds]) + (sizes / sizes.sum()).log().unsqueeze(1)
         return torch.logsumexp(table, 0) + math.log(max(self.beyond, 1e-300))
 
@@ -64,23 +68,91 @@ def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> tuple
     Also says which problems are crowded: those with more distinct directions for one way to fail than lines.
     """
     modes = search_modes(batch, starts, rng)
+    slopes = _slopes(batch, starts)
     kept: list[Line] = []
     crowded = [False] * len(batch)
     for row in range(len(batch)):
         own = [Line(m.owner, m.way, m.alpha, m.distance) for m in modes if m.owner == row and math.isfinite(m.distance)]
-        some, crowded[row] = _prune(own)
+        some, crowded[row] = _prune(own, [line for group in slopes[row] for line in _typical(group, own, row)])
         kept += some
     return kept, crowded
 
 
-def _prune(lines: list[Line]) -> tuple[list[Line], bool]:
-    """The distinct directions of one problem that may matter, nearest first, each told its rivals for the same way."""
-    kept: list[Line] = []
+@dataclass(frozen=True)
+class _Slopes:
+    """Violating points of one problem that share a way to fail, and the directions in which their scores rise."""
+
+    way: int
+    points: Tensor  # (n, d)
+    slopes: Tensor  # (n, d) unit vectors
+
+
+def _slopes(batch: Batch, starts: Sequence[Tensor | None]) -> list[list[_Slopes]]:
+    """Groups of violating points of each problem: one for each way, or more where their slopes are of two kinds."""
+    found: list[list[_Slopes]] = [[] for _ in starts]
+    rows = [row for row, points in enumerate(starts) if points is not None and len(points) >= _FEW_SLOPES]
+    if not rows:
+        return found
+    some = [starts[row] for row in rows]
+    z = torch.stack([p[torch.linspace(0, len(p) - 1, _SLOPES).long()] for p in some if p is not None])
+    part = batch.take(torch.tensor(rows))
+    ways = part.parts(part.inputs.from_normal(z)).argmax(-1)
+    _, gradient = part.gradient_ways(z, ways, normal=True)
+    units = torch.nan_to_num(gradient / gradient.norm(dim=-1, keepdim=True).clamp_min(1e-30))
+    for k, row in enumerate(rows):
+        for way in sorted(set(ways[k].tolist())):
+            own = ways[k] == way
+            found[row] += _parted(_Slopes(way, z[k][own], units[k][own]))
+    return found
+
+
+def _parted(group: _Slopes) -> list[_Slopes]:
+    """The group, or two where its slopes are of two kinds: what their mean leaves of them lies along one line."""
+    if len(group.slopes) < 2 * _FEW_SLOPES:
+        return [group] if len(group.slopes) >= _FEW_SLOPES else []
+    rest = (group.slopes - group.slopes.mean(0)).double()
+    size, vectors = torch.linalg.eigh(rest @ rest.mT)
+    side = vectors[:, -1] > 0
+    if bool(side.all()) or not bool(side.any()):
+        return [group]
+    halves = [_Slopes(group.way, group.points[own], group.slopes[own]) for own in (side, ~side)]
+    alike = float(_unit(halves[0].slopes.mean(0)) @ _unit(halves[1].slopes.mean(0)))
+    if size[-1] > _TWO * size.sum() and alike < SAME:
+        return [part for half in halves for part in _parted(half)]
+    return [group]
+
+
+def _typical(group: _Slopes, searched: Sequence[Line], row: int) -> list[Line]:
+    """The line that suits a group best, if any does: along the mean of its slopes, or one that was searched for.
+
+    The nearest violation shows the way to all others only where the region is flat. In a curved one slopes differ from
+    place to place, and their mean is what most of them have in common. Half of them make it, the others compare.
+    """
+    mean, others = _unit(group.slopes[::2].mean(0)), group.slopes[1::2]
+    directions = [mean, *(line.alpha for line in searched if line.way == group.way)]
+    cosines = (others @ torch.stack(directions).mT).mean(0)
+    best = int(cosines.argmax())
+    if float(cosines[best]) < _COHERENT:
+        return []
+    alpha = _unit(group.slopes.mean(0)) if best == 0 else directions[best]
+    return [Line(row, group.way, alpha, float((group.points @ alpha).median()), typical=float(cosines[best]))]
+
+
+def _unit(v: Tensor) -> Tensor:
+    return torch.div(v, v.norm().clamp_min(1e-30))
+
+
+def _prune(lines: list[Line], typical: list[Line]) -> tuple[list[Line], bool]:
+    """The distinct directions of one problem that may matter, each told its rivals for the same way.
+
+    Those of violating points that are known come first; then what else was searched for, nearest first.
+    """
+    kept = list(typical)
     crowded = False
     best = log_tail(min((line.distance for line in lines), default=math.inf))
     for line in sorted(lines, key=lambda item: item.distance):
         same, tail = [k for k in kept if k.way == line.way], log_tail(line.distance)
-        if tail > best - PRUNE and all(float(k.alpha @ line.alpha) < SAME for k in same):
+        if tail > best - PRUNE and all(float(k.alpha @ line.alpha) < SAME * k.typical for k in same):
             if len(same) < _MOST:
                 kept.append(line)
             else:

@@ -72,8 +72,10 @@ def _unseen_by(batch: Batch, line: Line, z: Tensor) -> int:
     lines = stack_lines(batch, [line])
     along = z @ line.alpha
     base = lines.complement(z.unsqueeze(0))
-    guess = torch.full((1, len(z)), min(line.distance, 15.0), dtype=z.dtype, device=z.device)
-    seen = evaluate(lines, base, guess, torch.ones_like(guess))
+    # A search that starts at a root believes the slope that it is given, so that this must be the right one.
+    score, gradient = lines.batch.gradient_normal(z.unsqueeze(0))
+    slope = (gradient @ line.alpha).clamp_min(1e-6)
+    seen = evaluate(lines, base, along - (score / slope).clamp(-3.0, 3.0), slope)
     heights = torch.cat(line.heights)
     low, high = float(heights.min()) - _MARGIN, float(heights.max()) + _MARGIN
     before = along < seen.t.squeeze(0) - 0.05

@@ -82,6 +82,12 @@ class Climbing:
         contradicted = any(apart(rival, split) for rival in rivals)
         return max(REFEREE_ERROR, (1 if few or contradicted else 2) * REFEREE_SHARE * abs(split.log_prob))
 
+    def _dear(self, case: Case) -> float:
+        """Calls that splitting would need for the target, by its own spread."""
+        if not isinstance(case.split, Number):
+            return math.inf
+        return case.cost * (case.split.std / (COUNTED_SHARE * self.target_error)) ** 2
+
     def unfitted(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return _few(batch) and self.vague(batch, case, goal)
 
@@ -163,7 +169,8 @@ class Climbing:
 
     def draw_lines(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
-        regions = yield from LineSampling(target_error=self.target_error).lines(batch, starts, rng)
+        rivals = [self._dear(case) for case in cases]
+        regions = yield from LineSampling(target_error=self.target_error).lines(batch, starts, rng, rivals)
         looks = compare(batch, regions, [case.held for case in cases])
         spent = (batch.calls() - before).tolist()
         both = zip(regions, spent, looks, strict=True)

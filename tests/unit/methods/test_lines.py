@@ -154,7 +154,7 @@ def populations(batch: Batch, lines: list[Line], each: int) -> Lines:
 
 def test_tempering_is_exact_on_a_half_space() -> None:
     batch = make(100, lambda x: x.sum(1) / 10 - 5)
-    result = temper(populations(batch, [line(100, torch.full((100,), 0.1), 5.0)], 8), 16, 5, Rng(0))
+    result = temper(populations(batch, [line(100, torch.full((100,), 0.1), 5.0)], 8), 8, 16, 5, Rng(0))
     assert (result.log_prob - stats.norm.logsf(5)).abs().max() < 1e-3  # every population, with no variance
     assert (result.alive == 1).all()
 
@@ -165,7 +165,7 @@ def test_tempering_on_a_parabola(curvature: float) -> None:
     q = np.linspace(law.ppf(1e-13), law.ppf(1 - 1e-13), 100_001)
     exact = math.log(np.trapezoid(stats.norm.sf(5 + curvature * q) * law.pdf(q), q))
     batch = make(30, lambda x: x[:, 0] - 5 - curvature * x[:, 1:20].square().sum(1))
-    result = temper(populations(batch, [line(30, axis(30), 5.0)], 64), 32, 5, Rng(1))
+    result = temper(populations(batch, [line(30, axis(30), 5.0)], 64), 64, 32, 5, Rng(1))
     ratio = (result.log_prob - exact).exp()
     assert abs(float(ratio.mean()) - 1) < 5 * float(ratio.std()) / 8 + 0.02  # the roots' tolerance is the rest
     assert float(ratio.std()) < 0.6
@@ -188,7 +188,7 @@ def test_cells_of_rivals_add_up_to_the_event() -> None:
     """Two modes that overlap in a quadrant: each alone is a half-space, their cells sum to the union."""
     batch = make(8, lambda x: torch.maximum(x[:, 0], x[:, 1]) - 3)
     result = temper(
-        populations(batch, rival_lines([line(8, axis(8), 3.0), line(8, axis(8, 1), 3.0)]), 32), 32, 5, Rng(4)
+        populations(batch, rival_lines([line(8, axis(8), 3.0), line(8, axis(8, 1), 3.0)]), 32), 32, 32, 5, Rng(4)
     )
     total = result.log_prob.reshape(2, 32).exp().sum(0)
     p = float(stats.norm.sf(3))
@@ -201,7 +201,7 @@ def test_lines_that_leave_the_region_again_are_corrected(end: float) -> None:
     batch = make(5, lambda x: torch.minimum(x[:, 0] - 4, end - x[:, 0]))
     one = line(5, axis(5), 4.0)
     region = LinedRegion([one])
-    LineSampling()._round(batch, [one], 64, Rng(5))
+    LineSampling()._round(batch, [one], 64, 8, Rng(5))
     exact = math.log(stats.norm.sf(4) - stats.norm.sf(end))
     share = (stats.norm.sf(4) - stats.norm.sf(end)) / stats.norm.sf(4)
     error = math.sqrt((1 - share) / share / one.tests)
@@ -216,7 +216,7 @@ def test_lines_that_leave_the_region_again_are_corrected(end: float) -> None:
 def test_a_region_that_lines_cross_often_is_called_weak() -> None:
     batch = make(5, lambda x: torch.minimum(x[:, 0] - 4, 4.05 - x[:, 0]))
     one = line(5, axis(5), 4.0)
-    LineSampling()._round(batch, [one], 64, Rng(6))
+    LineSampling()._round(batch, [one], 64, 8, Rng(6))
     assert "cross" in (LinedRegion([one]).weakness() or "")
 
 
@@ -228,8 +228,8 @@ def test_the_referee_sees_a_removed_mode() -> None:
     both = rival_lines([line(10, axis(10), 4.0), line(10, axis(10, 0, -1.0), 4.3)])
     single = [line(10, axis(10), 4.0)]
     sampler = LineSampling()
-    sampler._round(batch, both, 16, Rng(9))
-    sampler._round(batch, single, 16, Rng(9))
+    sampler._round(batch, both, 16, 8, Rng(9))
+    sampler._round(batch, single, 16, 8, Rng(9))
     (all_seen,) = compare(batch, [LinedRegion(both)], [z])
     assert all_seen.unseen == ""
     assert set(all_seen.lines) == set(both), "each accounts for some of the points"
@@ -244,7 +244,7 @@ def test_only_lines_near_the_referees_points_answer_for_them() -> None:
     """The second mode holds most of p, the referee was in the first: lines say what p is where it looked."""
     batch = make(10, lambda x: torch.maximum(x[:, 0] - 4.0, 4 * (-x[:, 1] - 3.5)))
     both = rival_lines([line(10, axis(10), 4.0), line(10, axis(10, 1, -1.0), 3.5)])
-    LineSampling()._round(batch, both, 32, Rng(9))
+    LineSampling()._round(batch, both, 32, 8, Rng(9))
     z = torch.randn(64, 10, generator=torch.Generator().manual_seed(7))
     z[:, 0] = 4.0 + 0.25 * torch.rand(64, generator=torch.Generator().manual_seed(8))
     region = LinedRegion(both)
@@ -263,7 +263,7 @@ def test_only_lines_near_the_referees_points_answer_for_them() -> None:
 def test_a_look_that_the_budget_does_not_reach_for_says_so() -> None:
     batch = make(10, lambda x: x[:, 0] - 4.0)
     one = line(10, axis(10), 4.0)
-    LineSampling()._round(batch, [one], 16, Rng(9))
+    LineSampling()._round(batch, [one], 16, 8, Rng(9))
     batch.spend.max_calls = int(batch.spend.calls()[0]) + 10
     z = torch.zeros(64, 10)
     z[:, 0] = 4.1
