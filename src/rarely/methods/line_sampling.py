@@ -31,6 +31,7 @@ _SCATTER = 0.45  # standard deviation of log p between replicates above which th
 _ROUNDS, _TIMES = 3, 6  # after the first, and how many times as large as all before it each may be
 _LONGER = 2  # times the length of the first chains that later ones have: what a region is like shows in how far they go
 _CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
+_BEFORE, _EARLY = 0.1, 0.1  # how far before an entry nothing violates, and the share of lines that may be otherwise
 _DEARER = 2.0  # times the calls that another method is forecast to need, from which lines are given up
 
 
@@ -123,6 +124,9 @@ class LineSampling:
             for chains in sorted(set(sizes) - {0}):
                 group = [line for line, c in zip(plan, sizes, strict=True) if c == chains]
                 self._round(batch, group, max(2, chains), longer * self.length, rng)
+                steps = [] if turn else [line for line in group if line.stepped]
+                if steps:
+                    self._round(batch, steps, max(2, chains), self.length, rng)
             for region, times in zip(regions, more, strict=True):
                 region.size += times
             yield progress("line sampling", batch, [region.log_prob for region in regions], sum(map(bool, more)))
@@ -157,8 +161,12 @@ class LineSampling:
         stacked = stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(self.replicates))
         result = temper(stacked, self.replicates, chains, length, rng)
         tested = _test_beyond(stacked, result.last, rng)
+        early = _violating_before(stacked, result.last)
         for j, line in enumerate(lines):
             rows = slice(j * self.replicates, (j + 1) * self.replicates)
+            if not (line.stepped or line.rounds) and float(early[rows].mean()) > _EARLY:
+                line.stepped = True  # these entries are none: the round is made again with roots that are bracketed
+                continue
             line.rounds.append((chains * length, result.log_prob[rows]))
             line.alive.append(float(result.alive[rows].mean()))
             line.heights.append(result.last.h[rows].flatten().cpu())
@@ -235,6 +243,18 @@ class LinedRegion:
         found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, _ASSUMES, doubt, note, seen=met)]
         witnesses = join_witnesses(w for line in self.lines for w in line.witnesses)
         return [*found, Found("line sampling", witnesses)] if len(witnesses) else found
+
+
+def _violating_before(lines: Lines, last: Particles) -> Tensor:
+    """Whether lines violate shortly before their entries into the region, (R, N) of 0 and 1.
+
+    A score that moves in steps is small, and constant, far beyond the entry, which is then taken for a root.
+    """
+    entry, _ = lines.cell_entry(last.z)
+    t = last.t.clamp_max(30.0) - _BEFORE
+    with torch.no_grad():
+        score = lines.batch.score(lines.batch.inputs.from_normal(last.z + t.unsqueeze(-1) * lines.alpha.unsqueeze(1)))
+    return ((score >= 0) & (t > entry)).double()
 
 
 def _test_beyond(lines: Lines, last: Particles, rng: Rng) -> tuple[Tensor, Tensor]:

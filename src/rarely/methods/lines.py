@@ -37,6 +37,7 @@ class Line:
     heights: list[Tensor] = field(default_factory=list)  # h of the particles at temperature 1
     hits: int = 0  # test points beyond an entry that violate
     tests: int = 0
+    stepped: bool = False  # violations were met before entries: the score moves in steps, and roots need brackets
     witnesses: list[Witnesses] = field(default_factory=list)
 
     def replicates(self) -> Tensor:
@@ -172,4 +173,5 @@ def stack_lines(batch: Batch, lines: Sequence[Line]) -> Lines:
     for i, line in enumerate(lines):
         for j, rival in enumerate(line.rivals):
             rivals[i, j], offsets[i, j] = rival.alpha, line.distance - rival.distance
-    return Lines(batch.take(owners).ways(ways), alpha, distance, rivals, offsets)
+    stepped = torch.tensor([line.stepped for line in lines], device=alpha.device)
+    return Lines(batch.take(owners).ways(ways), alpha, distance, rivals, offsets, stepped)

@@ -14,11 +14,14 @@ _TOLERANCE = 0.03  # length of the last secant step; the error after it is secon
 _ROUNDS = 30
 
 
-def find_roots(batch: Batch, base: Tensor, alpha: Tensor, guess: Tensor, slope: Tensor) -> Tensor:
+def find_roots(
+    batch: Batch, base: Tensor, alpha: Tensor, guess: Tensor, slope: Tensor, stepped: Tensor | None = None
+) -> Tensor:
     """Per line base + t alpha, the t where the score rises through 0; inf where it stays below, LOW where above.
 
     base (R, K, d), alpha (R, d), guess and slope (R, K): where to look first and how fast the score rises there. A
     bracketed secant method (Illinois); lines that are done cost nothing more, so a good guess costs two or three calls.
+    Where the score is `stepped` (R,) its size says nothing about how far the root is, and only a bracket ends a search.
     """
     shape, d = guess.shape, base.shape[-1]
     row = torch.arange(shape[0], device=base.device).repeat_interleave(shape[1])
@@ -28,12 +31,13 @@ def find_roots(batch: Batch, base: Tensor, alpha: Tensor, guess: Tensor, slope: 
     f_low, f_high = torch.full_like(t, -torch.inf), torch.full_like(t, torch.inf)
     result = torch.full_like(t, torch.inf)
     todo = torch.arange(len(t), device=t.device)
+    believed = torch.ones_like(t, dtype=torch.bool) if stepped is None else ~stepped[row]
     for k in range(_ROUNDS):
         at = t[todo]
         f = batch.score_ragged(points[todo] + at.unsqueeze(1) * alpha[row[todo]], row[todo])
         under = f < 0
         # A jump shows in a score that does not shrink as the bracket does: only the bracket tells where the root is.
-        smooth = f.abs() <= 0.5 * torch.minimum(f_low[todo].abs(), f_high[todo].abs())
+        smooth = believed[todo] & (f.abs() <= 0.5 * torch.minimum(f_low[todo].abs(), f_high[todo].abs()))
         low[todo], f_low[todo] = torch.where(under, at, low[todo]), torch.where(under, f, f_low[todo])
         high[todo], f_high[todo] = torch.where(under, high[todo], at), torch.where(under, f_high[todo], f)
         a, b, fa, fb = low[todo], high[todo], f_low[todo], f_high[todo]

@@ -43,10 +43,11 @@ class Lines:
     distance: Tensor  # (R,)
     rivals: Tensor  # (R, C, d), zero rows pad
     offsets: Tensor  # (R, C), -inf pads
+    stepped: Tensor  # (R,) whether the score was seen to move in steps
 
     def take(self, index: Tensor) -> Lines:
         i = index.to(self.alpha.device)
-        parts = (self.alpha[i], self.distance[i], self.rivals[i], self.offsets[i])
+        parts = (self.alpha[i], self.distance[i], self.rivals[i], self.offsets[i], self.stepped[i])
         return Lines(self.batch.take(index), *parts)
 
     def complement(self, v: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ class Tempered:
 
 
 def evaluate(lines: Lines, z: Tensor, guess: Tensor, slope: Tensor) -> Particles:
-    t = find_roots(lines.batch, z, lines.alpha, guess, slope)
+    t = find_roots(lines.batch, z, lines.alpha, guess, slope, lines.stepped)
     entry, _ = lines.cell_entry(z)
     t = torch.maximum(t, entry)
     return Particles(z, t, log_ndtr(-t.double()), slope, None)

@@ -293,3 +293,20 @@ def test_a_shell_has_more_directions_than_lines() -> None:
     assert result.outcome is Outcome.STALLED
     assert any("directions" in note for note in result.notes)
     assert result.calls < 5000, "a number that will not be believed is not worth its calls"
+
+
+@pytest.mark.parametrize("above", [0.01, 0.5, 0.99])
+def test_steps_do_not_hide_where_lines_enter(above: float) -> None:
+    """With the slope of a curve through the steps: the score is `above` zero long after the entry, no root."""
+
+    def steps(x: Tensor) -> Tensor:
+        return 4 * x[:, 0] + (torch.floor(4 * x[:, 0]) - 4 * x[:, 0]).detach() - 16 + above
+
+    batch, one, sampler = make(6, steps), line(6, axis(6), 4.2), LineSampling()
+    sampler._round(batch, [one], 16, 8, Rng(11))
+    if above == 0.01:
+        assert one.stepped, "the first guess was past the entry"
+        assert not one.rounds, "nothing that follows from it is kept"
+        sampler._round(batch, [one], 16, 8, Rng(11))
+    # Roots lie in brackets of 0.03; what that is in log p follows from the hazard at 4.
+    assert abs(one.log_mean - float(stats.norm.logsf(4.0))) < 4.3 * 0.015
