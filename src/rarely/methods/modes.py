@@ -1,7 +1,8 @@
 """Where violations may be: directions for every way to fail, from gradients near and far, and draws from far out.
 
 A steep mode far from the origin shows only where its score has overtaken the others', so gradients are taken up to
-eight standard deviations out; a way to fail that is nowhere the nearest gets a gradient of its own.
+eight standard deviations out. A way to fail that is nowhere the nearest gets gradients of its own, in the middle and
+where it is nearest among those far points: a network may be flat in the middle, all its ReLUs off.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ SAME = 0.7  # cosine above which two directions are one
 PRUNE = 14.0  # nats that a direction's half-space probability may lie under the best one's
 _FAR, _GRADIENTS = 8.0, 64  # standard deviations out to which gradients are taken, and how many
 _EXTRA = 16  # distinct directions of far gradients that are followed, beside one for each way to fail
-_SHRINK = 0.7  # of a distance guessed from one gradient: no way is given up that may be this much nearer
+_WAYS = 32  # ways to fail, the nearest by one gradient, that are followed whatever it says: a network may curve to them
+_SHRINK = 0.7  # of a distance guessed from one gradient: none of the others is given up that may be this much nearer
 _ROUNDS = 6  # improvements of a direction
 _PLAIN = 8  # dimensions in which distances tell regions apart
 _BEYOND = 1.1  # of the step to where a score would be 0
@@ -62,8 +64,8 @@ def search_modes(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> lis
 
 def search_calls(points: Tensor | None, ways: int) -> int:
     """Calls that the search of one problem takes at most, as a budget plans it."""
-    searches = ways + _EXTRA + (0 if points is None else min(len(points), _POINTS))
-    gradients = GRADIENT * (ways + _GRADIENTS) + 2 + _GRADIENTS
+    searches = 2 * ways + _EXTRA + (0 if points is None else min(len(points), _POINTS))
+    gradients = GRADIENT * (2 * ways + _GRADIENTS) + 2 + _GRADIENTS
     return gradients + searches * ((_ROUNDS + 1) * (ROOT_CALLS + GRADIENT) + 1)
 
 
@@ -80,9 +82,11 @@ def _from_gradients(batch: Batch, rng: Rng) -> list[Mode]:
     parts = batch.parts(batch.inputs.from_normal(z))
     ways = parts.shape[2]
     every = torch.arange(ways, device=z.device).expand(b, ways)
-    points = torch.cat([z[:, :1].expand(b, ways, d), z[:, 1:]], 1)
-    aim = torch.cat([every, parts[:, 1:].argmax(-1)], 1)  # (B, K + S)
-    value = torch.cat([parts[:, 0], parts[:, 1:].amax(-1)], 1)
+    likeliest, where = parts[:, 1:].max(1)  # (B, K)
+    far = z[:, 1:].gather(1, where.unsqueeze(-1).expand(b, ways, d))
+    points = torch.cat([z[:, :1].expand(b, ways, d), far, z[:, 1:]], 1)
+    aim = torch.cat([every, every, parts[:, 1:].argmax(-1)], 1)  # (B, 2 K + S)
+    value = torch.cat([parts[:, 0], likeliest, parts[:, 1:].amax(-1)], 1)
     _, slope = batch.gradient_ways(points, aim, normal=True)
     steep = slope.norm(dim=-1)
     alpha = torch.nan_to_num(slope / steep.clamp_min(1e-30).unsqueeze(-1))
@@ -92,18 +96,21 @@ def _from_gradients(batch: Batch, rng: Rng) -> list[Mode]:
 
 
 def _distinct(row: int, aim: list[int], alpha: Tensor, guess: list[float], ways: int) -> list[Mode]:
-    """One candidate for each way that may matter, and the nearest of the far ones that point elsewhere."""
+    """Candidates for each way, and the nearest of the far ones, from 2 `ways` on, that point elsewhere."""
     alike = (alpha @ alpha.T).cpu().numpy()
     best = log_tail(min(guess, default=math.inf))
     kept: list[int] = []
     extra = 0
-    for k in sorted(range(len(aim)), key=lambda k: guess[k]):
-        if not math.isfinite(guess[k]) or log_tail(_SHRINK * guess[k]) < best - PRUNE:
+    nearest = sorted((k for k in range(len(aim)) if math.isfinite(guess[k])), key=lambda k: guess[k])
+    first = {aim[k]: k for k in reversed(nearest) if k < 2 * ways}  # of each way
+    followed = set(sorted(first.values(), key=lambda k: guess[k])[:_WAYS])
+    for k in nearest:
+        if k not in followed and log_tail(_SHRINK * guess[k]) < best - PRUNE:
             continue
-        if any(aim[j] == aim[k] and alike[j, k] > SAME for j in kept) or (k >= ways and extra == _EXTRA):
+        if any(aim[j] == aim[k] and alike[j, k] > SAME for j in kept) or (k >= 2 * ways and extra == _EXTRA):
             continue
         kept.append(k)
-        extra += k >= ways
+        extra += k >= 2 * ways
     return [Mode(row, aim[k], alpha[k], guess[k]) for k in kept]
 
 

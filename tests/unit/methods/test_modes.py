@@ -208,3 +208,20 @@ def test_a_lost_mode_shows_in_many_dimensions_and_noise_does_not(d: int) -> None
         seen = beyond(800, 0, 6.0, g)
         assert lost_share(beyond(64, 0, 6.0, g), seen) < 0.2
         assert lost_share(torch.cat([beyond(40, 1, 5.0, g), beyond(24, 0, 6.0, g)]), seen) > 0.2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_way_to_fail_that_is_flat_in_the_middle_and_ahead_nowhere_far_out(seed: int) -> None:
+    """All ReLUs are off where the search begins; farther out one of a hundred steeper ones hides the nearest."""
+    hidden, out = nn.Linear(101, 101), nn.Linear(101, 102)
+    with torch.no_grad():
+        hidden.weight.copy_(torch.eye(101))
+        hidden.bias.copy_(torch.tensor([*[-3.0] * 100, -2.0]))
+        out.weight.copy_(torch.cat([torch.zeros(1, 101), torch.diag(torch.tensor([*[10.0] * 100, 1.0]))]))
+        out.bias.copy_(torch.tensor([0.5, *[0.0] * 101]))
+    problem = Problem(
+        nn.Sequential(hidden, nn.ReLU(), out).eval(), Misclassification(0), Gaussian(torch.zeros(101), 1.0)
+    )
+    (batch,) = Execution(device="cpu").place([problem], Spend(1))
+    found = [mode for mode in search_modes(batch, [None], Rng(seed)) if mode.way == 101]
+    assert min(mode.distance for mode in found) == pytest.approx(2.5, abs=0.05)
