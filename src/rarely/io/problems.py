@@ -22,6 +22,7 @@ from rarely.io.formats.rlv import read_rlv
 from rarely.io.formats.specification import Polytope, PropertyCase, Specification
 from rarely.io.formats.vnnlib import read_vnnlib
 from rarely.io.networks import import_object, load_network
+from rarely.io.onnx.model import split_output
 from rarely.registry import input_model_names, make_box_law
 
 MakeInputs = Callable[[Tensor, Tensor], InputModel]
@@ -64,9 +65,10 @@ def load_pair(
     if property is None:
         raise InputError(f"{path} needs a property file (.vnnlib) beside it; only .rlv files hold both")
     specification = read_vnnlib(property)
-    file = Path(path)
+    name, output = split_output(path)
+    file = Path(name)
     changed = file.stat().st_mtime_ns if file.is_file() else 0
-    where = str(file.resolve()) if file.is_file() else str(path)
+    where = str(file.resolve()) + (f":{output}" if output else "") if file.is_file() else str(path)
     return _shared_network(where, changed, architecture, trust_pickle), specification
 
 
