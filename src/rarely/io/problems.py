@@ -194,11 +194,15 @@ def _property(cases: Sequence[PropertyCase], regions: Sequence[_Region], dtype: 
     same = all(_equal(case.outputs, cases[0].outputs) for case in cases)
     if same and all(region.bounded for region in regions):
         return outputs[0]
-    whole: Property | None = None
-    for region, bad in zip(regions, outputs, strict=True):
-        part = Within(region.low, region.high) & bad
-        whole = part if whole is None else whole | part  # type: ignore[operator]
-    assert whole is not None
+    return _any([Within(region.low, region.high) & bad for region, bad in zip(regions, outputs, strict=True)])
+
+
+def _any(parts: Sequence[Property]) -> Property:
+    """Their disjunction, halved again and again: one part after the other would nest as deep as there are regions."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    whole: Property = _any(parts[:half]) | _any(parts[half:])  # type: ignore[operator]
     return whole
 
 

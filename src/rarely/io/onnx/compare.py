@@ -14,7 +14,6 @@ from torch import nn
 from rarely.core.errors import FormatError, NetworkError
 from rarely.io.files import one_line
 from rarely.io.onnx.model import Array, InputPort, OnnxFile, fault_in_file
-from rarely.io.onnx.ops_index import OutsideWindow
 from rarely.io.onnx.runtime import TOLERANCE, gaps, onnxruntime_installed, open_session, random_rows, run_rows
 
 READ_AS_FLOAT32 = {"Resize": (1, 2), "Upsample": (1,)}
@@ -31,12 +30,7 @@ def compare_with_onnxruntime(network: nn.Module, file: OnnxFile, port: InputPort
     """
     if not onnxruntime_installed():
         return
-    rows = _within(network, random_rows(port))
-    if not len(rows):
-        logging.getLogger("rarely").warning(
-            "%s: imported, but not compared with onnxruntime: random inputs lie outside of its windows", file.source
-        )
-        return
+    rows = random_rows(port)
     try:
         expected = run_rows(open_session(file.serialize()), port, rows)
     except Exception as error:  # onnxruntime's exceptions share no public base class
@@ -54,22 +48,6 @@ def compare_with_onnxruntime(network: nn.Module, file: OnnxFile, port: InputPort
         wrong = ~(found <= TOLERANCE[port.dtype])
         if wrong.any():
             _arbitrate(network, file, port, rows[:count][wrong], found[wrong])
-
-
-def _within(network: nn.Module, rows: Array) -> Array:
-    """The rows for which the network keeps its shapes, see `OutsideWindow`."""
-    return rows if _keeps_shapes(network, rows) else rows[[_keeps_shapes(network, row[None]) for row in rows]]
-
-
-def _keeps_shapes(network: nn.Module, rows: Array) -> bool:
-    try:
-        with torch.no_grad():
-            network(torch.from_numpy(rows))
-    except OutsideWindow:
-        return False
-    except Exception:  # `_run` meets it again, and tells
-        return True
-    return True
 
 
 def _run(network: nn.Module, file: OnnxFile, rows: Array) -> Array:
@@ -129,7 +107,10 @@ def in_double(file: OnnxFile) -> Any:
     graph = model.graph
     del graph.value_info[:]
     fixed = {
-        name for node in graph.node for i in READ_AS_FLOAT32.get(node.op_type, ()) for name in list(node.input)[i : i + 1]
+        name
+        for node in graph.node
+        for i in READ_AS_FLOAT32.get(node.op_type, ())
+        for name in list(node.input)[i : i + 1]
     }
 
     def widen(tensor: Any) -> None:

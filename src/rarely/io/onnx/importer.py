@@ -27,6 +27,7 @@ from rarely.io.onnx.builder import (
     Value,
     as_tensor,
 )
+from rarely.io.onnx.compare import compare_with_onnxruntime
 from rarely.io.onnx.model import (
     MAX_ELEMENTS,
     Array,
@@ -39,7 +40,7 @@ from rarely.io.onnx.model import (
     needed_nodes,
     read_onnx,
 )
-from rarely.io.onnx.compare import compare_with_onnxruntime
+from rarely.io.onnx.windows import Windows
 
 OPERATOR_TABLES = (ops, ops_index, ops_linear, ops_pool, ops_shape)
 """Importing these modules fills the table of handlers."""
@@ -75,10 +76,10 @@ class ImportedNetwork(fx.GraphModule):
 def import_onnx(source: str | Path | bytes, *, check: bool = True, output: str | None = None) -> ImportedNetwork:
     """Turn an ONNX model (a path, gzipped or not, or its bytes) into a torch module.
 
-    With `check`, the module is compared with onnxruntime on random inputs, where onnxruntime is installed,
-    and a difference beyond rounding is a `NetworkError`. Of several outputs, `output` names the one that is
-    meant; it may also stand behind the path, `net.onnx:output`. An operator that is not known is an `UnsupportedOperator`; `load_network` then falls back to
-    onnxruntime.
+    With `check`, the module is compared with onnxruntime on random inputs, where onnxruntime is installed, and a
+    difference beyond rounding is a `NetworkError`. Of several outputs, `output` names the one that is meant; it may
+    also stand behind the path, `net.onnx:output`. An operator that is not known is an `UnsupportedOperator`;
+    `load_network` then falls back to onnxruntime.
     """
     file = read_onnx(source, output)
     try:
@@ -105,15 +106,18 @@ def build_network(file: OnnxFile) -> ImportedNetwork:
     nodes = needed_nodes(file, set(values))
     readers = Counter(name for node in nodes for name in node.input)
     readers[file.output_name] += 1
+    windows = Windows()
     with torch.no_grad():
         for node in nodes:
             convert(file, builder, node, values)
+            windows.follow(file, node, values)
             for name in node.input:
                 # Probe tensors of a deep network would otherwise all stay in memory.
                 readers[name] -= 1
                 if readers[name] == 0:
                     values.pop(name, None)
         output = values.get(file.output_name)
+        windows.check_output(file)
         if not isinstance(output, Activation):
             raise NetworkError(f"{file.source}: the output {file.output_name!r} does not depend on the input")
         if not output.tail:

@@ -133,7 +133,7 @@ def _describe_type(value: Any) -> str:
         return str(kind or "of no stated type").removesuffix("_type")
     tensor = value.type.tensor_type
     sizes = [str(d.dim_value) if d.WhichOneof("value") == "dim_value" else d.dim_param or "?" for d in tensor.shape.dim]
-    names = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+    names = {number: str(name).lower() for name, number in onnx.TensorProto.DataType.items()}
     return names.get(tensor.elem_type, "?") + (f" [{', '.join(sizes)}]" if sizes else "")
 
 
@@ -164,8 +164,8 @@ def input_port(file: OnnxFile) -> InputPort:
     if len(inputs) > 1:
         names = ", ".join(f"{value.name!r} ({_describe_type(value)})" for value in inputs)
         raise NetworkError(
-            f"{file.source}: a network must have exactly one input; this one has {len(inputs)}: {names}. Export it again "
-            "as a network of one input, which splits it"
+            f"{file.source}: a network must have exactly one input; this one has {len(inputs)}: {names}. "
+            "Export it again as a network of one input, which splits it"
         )
     tensor_type = inputs[0].type.tensor_type
     if not tensor_type.HasField("shape") or not tensor_type.shape.dim:

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from rarely.core.errors import NetworkError, UnsupportedOperator
+from rarely.core.errors import UnsupportedOperator
 from rarely.io.onnx.builder import Activation, Builder, Constant, IllFormed, OnnxNode, Value, converts, normal_axis
 from rarely.io.onnx.model import MAX_ELEMENTS, Array
 
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
-class OutsideWindow(NetworkError):
-    """An input moves a window beyond its tensor, where ONNX would change the shapes behind it."""
+ABSENT = -(2**50)
+"""Stands for an entry that ONNX leaves away, see `windows`; sums with it are still below half of it."""
 
 
 @converts("OneHot")
@@ -63,9 +63,12 @@ def scatter_nd(data: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor,
         entry = indices[..., axis]
         place = place * size + torch.where(entry < 0, entry + size, entry)
     flat = place.reshape(len(data), -1, 1) * inner + torch.arange(inner, device=data.device)
-    index, source, whole = flat.flatten(1), updates.reshape(len(data), -1), data.flatten(1)
+    whole = nn.functional.pad(data.flatten(1), (0, 1))  # what is absent goes into a place that is dropped
+    absent = (indices < ABSENT // 2).any(-1).reshape(len(data), -1, 1)
+    index = torch.where(absent, whole.shape[1] - 1, flat).flatten(1)
+    source = updates.reshape(len(data), -1)
     result = whole.scatter(1, index, source) if reduce is None else whole.scatter_reduce(1, index, source, reduce)
-    return result.reshape(data.shape)
+    return result[:, :-1].reshape(data.shape)
 
 
 def moved_window(builder: Builder, op: OnnxNode, axes: Array | None, steps: Array | None) -> Value:
@@ -84,19 +87,14 @@ def moved_window(builder: Builder, op: OnnxNode, axes: Array | None, steps: Arra
 
 def window(x: torch.Tensor, start: torch.Tensor, axis: int, width: int) -> torch.Tensor:
     """x[start : start + width] along `axis`, for a start (n, 1) of its own in each row (n, ...)."""
-    size, first = x.shape[axis], start.reshape(-1)
-    # ONNX counts negative ends from the back, each by itself, so that [-1, 0) is empty.
-    inside = ((first >= 0) & (first + width <= size)) | ((first >= -size) & (first + width < 0))
-    if not bool(inside.all()):
-        worst = int(first[~inside][0])
-        raise OutsideWindow(
-            f"an input asks for entries {worst} to {worst + width - 1} of an axis of size {size}: "
-            "keep the inputs that say where to look within the tensor"
-        )
-    index = torch.where(first < 0, first + size, first).unsqueeze(1) + torch.arange(width, device=x.device)
+    size, starts = x.shape[axis], start.reshape(-1, 1)
+    # ONNX counts a negative end from the back, by itself, so that [-1, 0) is empty.
+    first, last = (torch.where(end < 0, end + size, end).clamp(0, size) for end in (starts, starts + width))
+    index = first + torch.arange(width, device=x.device)
     shape = [1] * x.dim()
     shape[0], shape[axis] = index.shape
-    return torch.take_along_dim(x, index.reshape(shape), dim=axis)
+    picked = torch.take_along_dim(x, index.clamp(max=size - 1).reshape(shape), dim=axis)
+    return torch.where((index < last).reshape(shape), picked, math.nan if x.is_floating_point() else ABSENT)
 
 
 def _in_rows(builder: Builder, value: Value) -> Activation:

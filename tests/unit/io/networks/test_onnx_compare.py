@@ -96,7 +96,7 @@ def test_without_an_arbiter_the_import_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_model_in_float64_has_no_float32_left() -> None:
-    """Constants of every kind and a cast; the scales of a Resize stay float32, and the convolution needs onnx itself."""
+    """Constants of every kind and a cast; the scales of a Resize stay float32, and the convolution is done by onnx."""
     nodes = [
         node("Constant", "", "half", value_float=0.1),
         node("Constant", "", "three", value_floats=[0.1, 0.2, 0.3]),
