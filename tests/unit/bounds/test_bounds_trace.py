@@ -55,6 +55,7 @@ REFUSED = {
     "product": lambda m, x: m.layer(x) * m.layer(x),
     "division": lambda m, x: 1 / m.layer(x),
     "softmax": lambda m, x: F.softmax(m.layer(x), 1),
+    "no axis": lambda m, x: m.layer(x).sum(1).unsqueeze(1),
     "total sum": lambda m, x: m.layer(x) - m.layer(x).sum(),
     "batch mean": lambda m, x: m.layer(x) - m.layer(x).mean(0),
     "batch transpose": lambda m, x: m.layer(x).T,
