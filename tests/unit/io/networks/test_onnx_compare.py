@@ -79,6 +79,20 @@ def test_wrong_operator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import_onnx(data, check=False)
 
 
+@pytest.mark.parametrize("wrong", [torch.reciprocal, torch.ones_like])
+def test_infinite_differences_are_not_rounding(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
+    """The input of Log is at times negative: NaN there, and numbers in what is wrong."""
+    monkeypatch.setitem(onnx_import.HANDLERS, "Log", lambda builder, op: builder.call(wrong, op.activation()))
+    with pytest.raises(NetworkError, match=r"by inf of its output scale, and in float64 still by inf"):
+        import_onnx(graph([node("Log", "x", "y")], (1, 4)))
+
+
+def test_other_shapes_are_not_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(onnx_import.HANDLERS, "Relu", lambda builder, op: builder.getitem(op.activation(), 1, slice(3)))
+    with pytest.raises(NetworkError, match=r"in float64 still by inf"):
+        import_onnx(graph([node("Relu", "x", "y")], (1, 4)))
+
+
 def test_float64_files_have_no_further_arbiter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(onnx_import.HANDLERS, "Relu", lambda builder, op: leaky(builder, op, 1e-7))
     data = graph([node("Relu", "x", "y")], (1, 4), dtype=np.float64)
