@@ -41,6 +41,11 @@ class OnnxRuntimeNetwork:
             raise
         except Exception as error:  # onnxruntime's exceptions share no public base class
             raise FormatError(file.source, f"onnxruntime cannot run it ({one_line(error, 500)})") from error
+        if expected.dtype.kind not in "fiub":
+            raise NetworkError(
+                f"{file.source}: its output {file.output_name!r} holds no numbers, but {expected.dtype.name}; "
+                "a property can only speak of numbers, so name another output or export one"
+            )
         self.source = file.source
         self.input_shape = self._port.row_shape
         self.output_shape = tuple(expected.shape[1:])

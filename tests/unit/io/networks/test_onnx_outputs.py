@@ -77,6 +77,14 @@ def test_black_box_gives_the_chosen_output(tmp_path: Path) -> None:
     assert torch.equal(network(x), torch.nn.functional.one_hot(best, 3).float())
 
 
+def test_output_of_text_is_refused(tmp_path: Path) -> None:
+    """Labels of scikit-learn may be words."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(graph([node("Cast", "x", "y", to=TensorProto.STRING)], (1, 4), output_type=TensorProto.STRING))
+    with pytest.raises(NetworkError, match="its output 'y' holds no numbers, but"):
+        load_network(path)
+
+
 def test_problems_verdicts_and_plans_take_the_name(file: Path) -> None:
     prop = file.parent / "p.vnnlib"
     lines = [f"(declare-const X_{i} Real)" for i in range(4)] + [f"(declare-const Y_{i} Real)" for i in range(3)]
