@@ -55,7 +55,6 @@ REFUSED = {
     "product": lambda m, x: m.layer(x) * m.layer(x),
     "division": lambda m, x: 1 / m.layer(x),
     "softmax": lambda m, x: F.softmax(m.layer(x), 1),
-    "no axis": lambda m, x: m.layer(x).sum(1).unsqueeze(1),
     "total sum": lambda m, x: m.layer(x) - m.layer(x).sum(),
     "batch mean": lambda m, x: m.layer(x) - m.layer(x).mean(0),
     "batch transpose": lambda m, x: m.layer(x).T,
@@ -66,6 +65,7 @@ REFUSED = {
     "infinite": lambda m, x: m.layer(x) + float("inf"),
     "concave leak": lambda m, x: F.leaky_relu(m.layer(x), 1.5),
     "training dropout": lambda m, x: F.dropout(m.layer(x), training=True),
+    "no axis": lambda m, x: m.layer(x).sum(1).unsqueeze(1),
 }
 
 
