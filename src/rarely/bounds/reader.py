@@ -50,6 +50,8 @@ class Reader:
         return W, W.new_zeros(W.shape[0]) if bias is None else self.real(bias)
 
     def add(self, op: Affine | Relaxed, shape: Sequence[int], *inputs: Handle) -> Handle:
+        if not shape:
+            raise Unprovable("a value without an axis beside the batch; keepdim=True or unsqueeze(1) keeps one")
         self.nodes.append(Node(op, tuple(h.index for h in inputs), tuple(shape)))
         return Handle(len(self.nodes) - 1, tuple(shape))
 

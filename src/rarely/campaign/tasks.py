@@ -14,6 +14,9 @@ from typing import Any
 
 from rarely.core.errors import FormatError, InputError
 
+NAMED_WITHIN = (".py", ".onnx", ".onnx.gz")
+"""Files of which `file:name` is a part: an object of a module, an output of a network."""
+
 
 @dataclass(frozen=True)
 class File:
@@ -130,7 +133,7 @@ def locate(text: str, folder: Path) -> File:
     module, colon, attribute = text.rpartition(":")
     if not colon:
         raise FormatError(path, "there is no such file")
-    if module.endswith(".py"):
+    if module.lower().endswith(NAMED_WITHIN):
         text = f"{folder / module}:{attribute}"
     return File(text, fingerprint(text))
 
@@ -169,7 +172,7 @@ def _hash(file: Path | None) -> bytes:
 def _source(name: str) -> Path | None:
     """The file of a module; None for what is found only when it is imported."""
     module = name.rpartition(":")[0]
-    if module.endswith(".py"):
+    if module.lower().endswith(NAMED_WITHIN):
         return Path(module)
     try:
         spec = importlib.util.find_spec(module)

@@ -32,7 +32,7 @@ def estimate(
         list[str],
         typer.Argument(
             metavar="NETWORK [PROPERTY]...",
-            help="A network (.onnx, .pt2, module:attribute, ...) and one or more .vnnlib properties; "
+            help="A network (.onnx, .onnx:output, .pt2, module:attribute, ...) and one or more .vnnlib properties; "
             "or .rlv files, which hold both; or a folder of .rlv files.",
             show_default=False,
         ),

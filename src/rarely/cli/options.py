@@ -72,7 +72,8 @@ NetworkFile = Annotated[
     str,
     typer.Argument(
         metavar="NETWORK",
-        help="Network: .onnx, .onnx.gz, .pt2, TorchScript, weights with --architecture, or module:attribute.",
+        help="Network: .onnx, .onnx.gz (FILE:OUTPUT for one of several outputs), .pt2, TorchScript, weights with "
+        "--architecture, or module:attribute.",
         show_default=False,
     ),
 ]

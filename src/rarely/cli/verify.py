@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def verify(
     network: Annotated[
-        str | None, typer.Argument(metavar="NETWORK", help="Network: .onnx, .onnx.gz, or an .rlv file with both.")
+        str | None,
+        typer.Argument(metavar="NETWORK", help="Network: .onnx, .onnx.gz, .onnx:output, or an .rlv with both."),
     ] = None,
     prop: Annotated[str | None, typer.Argument(metavar="PROPERTY", help="Property: .vnnlib or .vnnlib.gz.")] = None,
     timeout: Annotated[

@@ -66,10 +66,15 @@ class ExportedNetwork(nn.Module):
         return result[0] if result.shape[:1] == (1,) else result
 
     def _tensor(self, result: Any) -> torch.Tensor:
-        first = result[0] if isinstance(result, tuple | list) else result
-        if not isinstance(first, torch.Tensor):
-            raise NetworkError(f"{self.source}: the program returns {type(first).__name__}, expected a tensor")
-        return first
+        if isinstance(result, tuple | list):
+            if len(result) != 1:
+                raise NetworkError(
+                    f"{self.source}: the program returns {len(result)} values; export one that returns what is meant"
+                )
+            (result,) = result
+        if not isinstance(result, torch.Tensor):
+            raise NetworkError(f"{self.source}: the program returns {type(result).__name__}, expected a tensor")
+        return result
 
 
 def load_exported(path: Path, *, trust_pickle: bool) -> ExportedNetwork:

@@ -8,11 +8,16 @@ from pathlib import Path
 
 from rarely.core.errors import FormatError
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
 
 def read_bytes(path: str | Path) -> bytes:
     """The content of `path`. Compression is told from it: `.gz` names get lost on the way."""
     try:
-        return unpacked(Path(path).read_bytes())
+        data = Path(path).read_bytes()
+        if data.startswith(_LFS_POINTER):
+            raise FormatError(path, "a pointer of Git LFS, not the file itself; fetch that with `git lfs pull`")
+        return unpacked(data)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise FormatError(path, f"damaged gzip file ({error})") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

@@ -20,6 +20,7 @@ from torch import nn
 from rarely.core.errors import FormatError, InputError, NetworkError, UnsupportedOperator
 from rarely.io.files import one_line
 from rarely.io.onnx.importer import import_onnx
+from rarely.io.onnx.model import is_onnx, split_output
 from rarely.io.onnx.runtime import OnnxRuntimeNetwork, onnxruntime_installed
 
 BatchFunction = Callable[[torch.Tensor], torch.Tensor]
@@ -42,7 +43,8 @@ def load_network(
 
     `path` is one of
 
-    * `.onnx` or `.onnx.gz`, `.pt2` (torch.export), TorchScript (`.ts`, `.torchscript`, `.pt`), `.rlv`;
+    * `.onnx` or `.onnx.gz`, and of several outputs the one that is named behind it, `net.onnx:name`;
+    * `.pt2` (torch.export), TorchScript (`.ts`, `.torchscript`, `.pt`), `.rlv`;
     * weights (`.safetensors`, or a state dict in `.pt`, `.pth`, `.ckpt`, `.bin`) together with
       `architecture`, a callable that makes the module or its name `package.module:callable`;
     * `package.module:attribute` or `file.py:attribute`: a module, a function of a batch, or a class or
@@ -105,8 +107,8 @@ def _per_channel(values: Sequence[float], shape: tuple[int, ...] | None, name: s
 def _load(
     name: str, architecture: str | Callable[[], nn.Module] | None, trust_pickle: bool, check: bool
 ) -> BatchFunction:
-    path = Path(name)
-    if not path.exists() and ":" in name:
+    path = Path(split_output(name)[0])
+    if not path.exists() and ":" in str(path):
         return _python_network(name)
     if not path.is_file():
         raise FormatError(path, "there is no such file")
@@ -119,8 +121,8 @@ def _load(
         return _load_checkpoint(path, architecture, trust_pickle)
     if architecture is not None:
         raise InputError(f"{path} holds its own architecture; `architecture` belongs to weights alone")
-    if suffix == ".onnx" or name.lower().endswith(".onnx.gz"):
-        return load_onnx(path, check=check)
+    if is_onnx(name):
+        return load_onnx(name, check=check)
     if suffix == ".pt2":
         from rarely.io.exported import load_exported
 
@@ -134,7 +136,7 @@ def _load(
     )
 
 
-def load_onnx(path: Path, *, check: bool) -> BatchFunction:
+def load_onnx(path: str, *, check: bool) -> BatchFunction:
     """Import an ONNX file, or run it in onnxruntime if it has an operator the importer does not know."""
     try:
         return import_onnx(path, check=check)

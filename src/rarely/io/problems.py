@@ -22,6 +22,7 @@ from rarely.io.formats.rlv import read_rlv
 from rarely.io.formats.specification import Polytope, PropertyCase, Specification
 from rarely.io.formats.vnnlib import read_vnnlib
 from rarely.io.networks import import_object, load_network
+from rarely.io.onnx.model import split_output
 from rarely.registry import input_model_names, make_box_law
 
 MakeInputs = Callable[[Tensor, Tensor], InputModel]
@@ -64,9 +65,10 @@ def load_pair(
     if property is None:
         raise InputError(f"{path} needs a property file (.vnnlib) beside it; only .rlv files hold both")
     specification = read_vnnlib(property)
-    file = Path(path)
+    name, output = split_output(path)
+    file = Path(name)
     changed = file.stat().st_mtime_ns if file.is_file() else 0
-    where = str(file.resolve()) if file.is_file() else str(path)
+    where = str(file.resolve()) + (f":{output}" if output else "") if file.is_file() else str(path)
     return _shared_network(where, changed, architecture, trust_pickle), specification
 
 
@@ -192,11 +194,15 @@ def _property(cases: Sequence[PropertyCase], regions: Sequence[_Region], dtype: 
     same = all(_equal(case.outputs, cases[0].outputs) for case in cases)
     if same and all(region.bounded for region in regions):
         return outputs[0]
-    whole: Property | None = None
-    for region, bad in zip(regions, outputs, strict=True):
-        part = Within(region.low, region.high) & bad
-        whole = part if whole is None else whole | part  # type: ignore[operator]
-    assert whole is not None
+    return _any([Within(region.low, region.high) & bad for region, bad in zip(regions, outputs, strict=True)])
+
+
+def _any(parts: Sequence[Property]) -> Property:
+    """Their disjunction, halved again and again: one part after the other would nest as deep as there are regions."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    whole: Property = _any(parts[:half]) | _any(parts[half:])  # type: ignore[operator]
     return whole
 
 

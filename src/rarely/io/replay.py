@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rarely.io.formats.specification import Polytope, PropertyCase, Specification
-from rarely.io.onnx.model import input_port, read_onnx
+from rarely.io.onnx.model import input_port, is_onnx, read_onnx
 from rarely.io.onnx.runtime import replay
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ class Referee:
     def __init__(self, path: str | Path, network: Any, specification: Specification) -> None:
         self.specification = specification
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
-        if str(path).lower().endswith((".onnx", ".onnx.gz")):
+        if is_onnx(path):
             self.dtype = input_port(read_onnx(path)).dtype
             self._replay: Callable[[NDArray[Any]], NDArray[Any]] = lambda x: replay(path, x)
         else:

@@ -188,3 +188,18 @@ def test_a_property_of_another_network() -> None:
     narrow.input_shape, narrow.output_shape = (2,), (5,)  # type: ignore[attr-defined]
     with pytest.raises(FormatError, match="2 outputs, but the network has 5"):
         problem_from(narrow, specification(box((0, 0), (1, 1)), "(>= Y_0 1)"))
+
+
+def test_thousands_of_regions_do_not_nest() -> None:
+    """One region after the other, joined by `or`, was deeper than Python's stack."""
+    clauses = [f"(and {box((i, 0), (i + 0.5, 1))} (>= Y_0 {i + 1.25}))" for i in range(1500)]
+    problem = problem_from(total, specification(f"(or {' '.join(clauses)})"))
+    x = torch.tensor([[7.5, 0.8], [7.5, 0.5], [1499.25, 1.0], [7.75, 1.0]])
+    assert (problem.score(x) >= 0).tolist() == [True, False, True, False]
+
+
+def test_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "net.onnx"
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n")
+    with pytest.raises(FormatError, match=r"net\.onnx: a pointer of Git LFS.*git lfs pull"):
+        rarely.load_network(file)

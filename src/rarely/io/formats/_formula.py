@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MAX_CLAUSES = 100_000
+MAX_CLAUSES = 100_000  # of a product, which a few lines can make as large as they like
+MAX_WRITTEN = 1_000_000  # of a disjunction, whose parts are written out one by one: nn4sys has 120,000
 MAX_LITERALS = 10_000_000
 _DIRECTIONS = {"<": (1.0,), ">": (-1.0,), "=": (1.0, -1.0)}
 
@@ -113,7 +114,7 @@ def conjoin(parts: Sequence[Dnf], position: int | None = None) -> Dnf:
         if len(part) == 1:
             continue
         literals = len(part) * sum(map(len, clauses)) + len(clauses) * sum(map(len, part))
-        _check_size(len(clauses) * len(part), literals, position)
+        _check_size(len(clauses) * len(part), literals, position, MAX_CLAUSES if len(clauses) > 1 else MAX_WRITTEN)
         clauses = [left + right for left in clauses for right in part]
     return clauses
 
@@ -121,10 +122,11 @@ def conjoin(parts: Sequence[Dnf], position: int | None = None) -> Dnf:
 def disjoin(parts: Sequence[Dnf], position: int | None = None) -> Dnf:
     """Any of `parts`."""
     clauses = [clause for part in parts for clause in part]
-    _check_size(len(clauses), 0, position)
+    _check_size(len(clauses), 0, position, MAX_WRITTEN)
     return clauses
 
 
-def _check_size(clauses: int, literals: int, position: int | None) -> None:
-    if clauses > MAX_CLAUSES or literals > MAX_LITERALS:
-        raise Rejected(f"too many combinations of and/or: more than {MAX_CLAUSES} clauses", position)
+def _check_size(clauses: int, literals: int, position: int | None, most: int) -> None:
+    if clauses > most or literals > MAX_LITERALS:
+        reason = f"too many combinations of and/or: more than {most:,} clauses; split the property into several files"
+        raise Rejected(reason, position)

@@ -5,7 +5,8 @@ for row i at batch size 1. Every activation therefore has a static ONNX shape, a
 layouts:
 
 * *carrying*: the ONNX shape starts with 1 and that axis is the batch: ONNX (1, a, b), torch (n, a, b);
-* *rows*: the batch is an extra axis in front: ONNX (a, b), torch (n, a, b); ONNX (1, a), torch (n, 1, a).
+* *rows*: the batch is an extra axis in front: ONNX (a, b), torch (n, a, b); ONNX (1, a), torch (n, 1, a). A vector of
+  one entry, ONNX (1,), is kept in it: torch (n, 1), not (n,).
 
 One reshape leads from either to the other, so an operator that touches ONNX axis 0 (a hard-coded Reshape, a
 Transpose that moves the batch, a Concat along it) is expressed in rows and everything else in the carrying
@@ -124,7 +125,7 @@ class Builder:
 
     def view(self, x: Activation, shape: Sequence[int]) -> Activation:
         """An ONNX reshape."""
-        carrying = len(shape) > 0 and shape[0] == 1
+        carrying = len(shape) > 1 and shape[0] == 1
         return self._reshape(x, tuple(shape[1:] if carrying else shape), carrying=carrying)
 
     def axes(self, x: Activation, axes: Sequence[int]) -> tuple[Activation, list[int]]:
@@ -139,7 +140,7 @@ class Builder:
         """Bring operands of one broadcast into one layout, so that torch broadcasts as ONNX does."""
         rank = max(len(value.shape) for value in values)
         padded = [(1,) * (rank - len(value.shape)) + value.shape for value in values]
-        carrying = rank > 0 and all(shape[0] == 1 for shape in padded)
+        carrying = rank > 1 and all(shape[0] == 1 for shape in padded)
         aligned: list[Value] = []
         for value, shape in zip(values, padded, strict=True):
             if isinstance(value, Activation):

@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from rarely.core.errors import FormatError, NetworkError, RarelyError, UnsupportedOperator
-from rarely.io.onnx import ops, ops_linear, ops_pool, ops_shape
+from rarely.io.onnx import ops, ops_index, ops_linear, ops_pool, ops_shape
 from rarely.io.onnx.builder import (
     HANDLERS,
     PROBE_BATCH,
@@ -27,6 +27,7 @@ from rarely.io.onnx.builder import (
     Value,
     as_tensor,
 )
+from rarely.io.onnx.compare import compare_with_onnxruntime
 from rarely.io.onnx.model import (
     MAX_ELEMENTS,
     Array,
@@ -39,22 +40,24 @@ from rarely.io.onnx.model import (
     needed_nodes,
     read_onnx,
 )
-from rarely.io.onnx.runtime import compare_with_onnxruntime
+from rarely.io.onnx.windows import Windows
 
-OPERATOR_TABLES = (ops, ops_linear, ops_pool, ops_shape)
+OPERATOR_TABLES = (ops, ops_index, ops_linear, ops_pool, ops_shape)
 """Importing these modules fills the table of handlers."""
 
 OLDEST_OPSET = 7
 """Before it, broadcasting and several attributes meant something else."""
 
 NEVER_FOLDED = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", "If", "Loop", "Scan"})
-SHAPED_BY_VALUE = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "Resize", "Upsample"})
+SHAPED_BY_INPUT = frozenset({"Compress", "ConstantOfShape", "NonMaxSuppression", "NonZero", "Range", "Unique"})
+SHAPED_BY_VALUE = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "Pad": 1, "Resize": 3, "Upsample": 1}
+"""Operators whose result is as large as the values of this input say."""
 
 
 class ImportedNetwork(fx.GraphModule):
     """A network from an ONNX file; forward maps (n, *input_shape) to (n, *output_shape).
 
-    Row i of the result is the first output of the ONNX model for row i at batch size 1.
+    Row i of the result is the output of the ONNX model for row i at batch size 1.
     """
 
     input_shape: tuple[int, ...]
@@ -70,15 +73,15 @@ class ImportedNetwork(fx.GraphModule):
         return clone  # type: ignore[no-any-return]
 
 
-def import_onnx(source: str | Path | bytes, *, check: bool = True) -> ImportedNetwork:
+def import_onnx(source: str | Path | bytes, *, check: bool = True, output: str | None = None) -> ImportedNetwork:
     """Turn an ONNX model (a path, gzipped or not, or its bytes) into a torch module.
 
-    With `check`, the module is compared with onnxruntime on random inputs, where onnxruntime is installed,
-    and a difference beyond rounding is a `NetworkError`. A graph with several outputs is cut down to the
-    first. An operator that is not known is an `UnsupportedOperator`; `load_network` then falls back to
-    onnxruntime.
+    With `check`, the module is compared with onnxruntime on random inputs, where onnxruntime is installed, and a
+    difference beyond rounding is a `NetworkError`. Of several outputs, `output` names the one that is meant; it may
+    also stand behind the path, `net.onnx:output`. An operator that is not known is an `UnsupportedOperator`;
+    `load_network` then falls back to onnxruntime.
     """
-    file = read_onnx(source)
+    file = read_onnx(source, output)
     try:
         network = build_network(file)
     except RarelyError:
@@ -103,19 +106,24 @@ def build_network(file: OnnxFile) -> ImportedNetwork:
     nodes = needed_nodes(file, set(values))
     readers = Counter(name for node in nodes for name in node.input)
     readers[file.output_name] += 1
+    windows = Windows()
     with torch.no_grad():
         for node in nodes:
             convert(file, builder, node, values)
+            windows.follow(file, node, values)
             for name in node.input:
                 # Probe tensors of a deep network would otherwise all stay in memory.
                 readers[name] -= 1
                 if readers[name] == 0:
                     values.pop(name, None)
         output = values.get(file.output_name)
+        windows.check_output(file)
         if not isinstance(output, Activation):
             raise NetworkError(f"{file.source}: the output {file.output_name!r} does not depend on the input")
         if not output.tail:
             output = builder.call(torch.reshape, output, (-1, 1), carrying=True)
+        if not output.probe.is_floating_point():
+            output = builder.method("type_as", output, builder.input)  # a property is about real numbers
     builder.graph.output(output.node)
     return _finish(file, port, builder, output)
 
@@ -145,6 +153,8 @@ def convert(file: OnnxFile, builder: Builder, node: Any, values: dict[str, Value
         except Exception as error:  # torch, numpy and wrong attributes raise types of every kind
             raise blame(file, describe_node(node), error) from error
         results = returned if isinstance(returned, list) else [returned]
+    elif known and node.op_type in SHAPED_BY_INPUT:
+        raise UnsupportedOperator(f"{file.source}: {describe_node(node)}: its shape would depend on the input")
     else:
         kind = node.op_type if known else f"{node.domain}.{node.op_type}"
         raise UnsupportedOperator(f"{file.source}: operator {kind} ({describe_node(node)}) is not supported")
@@ -167,12 +177,8 @@ def fold(file: OnnxFile, node: Any, inputs: Sequence[Value | None]) -> list[Valu
     for name, value in zip(node.input, inputs, strict=True):
         if isinstance(value, Constant):
             feeds[name] = value.array
-    if node.op_type in SHAPED_BY_VALUE:
-        requested = [
-            math.prod(abs(int(n)) or 1 for n in a.reshape(-1)[:64]) for a in feeds.values() if a.dtype.kind == "i"
-        ]
-        if max(requested, default=0) > MAX_ELEMENTS:
-            raise FormatError(file.source, f"{describe_node(node)} asks for too large a tensor")
+    if _requested(node, [value.array if isinstance(value, Constant) else None for value in inputs]) > MAX_ELEMENTS:
+        raise FormatError(file.source, f"{describe_node(node)} asks for too large a tensor")
     try:
         # A model rather than the bare node: only with one does the evaluator respect the operator set.
         make, element = onnx.helper.make_tensor_value_info, onnx.helper.np_dtype_to_tensor_dtype
@@ -190,6 +196,24 @@ def fold(file: OnnxFile, node: Any, inputs: Sequence[Value | None]) -> list[Valu
         raise UnsupportedOperator(f"{file.source}: {describe_node(node)} does not give a tensor")
     named = dict(zip((name for name in node.output if name), outputs, strict=True))
     return [Constant(np.asarray(named.get(name, np.empty(0)))) for name in node.output]
+
+
+def _requested(node: Any, arrays: Sequence[Array | None]) -> float:
+    """At most how many entries the result has, where numbers in the file decide that."""
+    if node.op_type == "Range":
+        start, limit, step = (float(array.item()) for array in arrays if array is not None)
+        return (limit - start) / step
+    index = SHAPED_BY_VALUE.get(node.op_type, len(arrays))
+    shape = arrays[index] if index < len(arrays) else None
+    if shape is None:
+        return 0.0
+    if node.op_type in ("ConstantOfShape", "Expand", "Resize"):
+        return math.prod(float(n) for n in shape.reshape(-1))
+    data = arrays[0]
+    assert data is not None
+    if node.op_type == "Pad":
+        return math.prod(float(size) + 2.0 * float(np.abs(shape).max(initial=0)) for size in data.shape)
+    return data.size * math.prod(float(n) for n in shape.reshape(-1))  # repeats, or scales
 
 
 def _finish(file: OnnxFile, port: InputPort, builder: Builder, output: Activation) -> ImportedNetwork:

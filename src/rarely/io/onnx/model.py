@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -16,6 +17,11 @@ from rarely.io.files import one_line, read_bytes, unpacked
 
 MAX_ELEMENTS = 2**25
 """No activation of one row may have more entries: a damaged dimension must not exhaust the memory."""
+
+_WITH_OUTPUT = re.compile(r"(.+\.onnx(?:\.gz)?):(.+)", re.IGNORECASE | re.DOTALL)
+
+BYTES = "<bytes>"
+"""The source of a model that came from no file."""
 
 Array = npt.NDArray[Any]
 
@@ -40,7 +46,7 @@ class InputPort:
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """A parsed model (external data already inside it) and the name to use for it in messages."""
+    """A parsed model of one output (external data already inside it) and the name to use for it in messages."""
 
     model: Any
     source: str
@@ -55,7 +61,7 @@ class OnnxFile:
 
     @property
     def output_name(self) -> str:
-        """Name of the first output: the only one a property can talk about."""
+        """Name of the only output: the others were left away by `read_onnx`."""
         return str(self.model.graph.output[0].name)
 
     def serialize(self) -> bytes:
@@ -63,12 +69,29 @@ class OnnxFile:
         return bytes(self.model.SerializeToString())
 
 
-def read_onnx(source: str | Path | bytes) -> OnnxFile:
-    """Parse a `.onnx` or `.onnx.gz` file, or the bytes of one; anything unreadable is a `FormatError`."""
+def is_onnx(path: str | Path) -> bool:
+    """Whether a path names an ONNX file, perhaps with one of its outputs."""
+    return split_output(path)[0].lower().endswith((".onnx", ".onnx.gz"))
+
+
+def split_output(path: str | Path) -> tuple[str, str | None]:
+    """File and output of `net.onnx:output`; a file whose own name has a colon in it comes first."""
+    named = _WITH_OUTPUT.fullmatch(str(path))
+    return (str(path), None) if named is None or Path(path).exists() else (named[1], named[2])
+
+
+def read_onnx(source: str | Path | bytes, output: str | None = None) -> OnnxFile:
+    """Parse a `.onnx` or `.onnx.gz` file, or the bytes of one; anything unreadable is a `FormatError`.
+
+    Of several outputs one is chosen by its name, here or behind the path: `net.onnx:output`.
+    """
     import onnx
     import onnx.inliner
 
-    name = "<bytes>" if isinstance(source, bytes) else str(source)
+    name = BYTES if isinstance(source, bytes) else str(source)
+    if not isinstance(source, bytes):
+        source, chosen = split_output(source)
+        output = output or chosen
     data = unpacked(source) if isinstance(source, bytes) else read_bytes(source)
     try:
         model = onnx.load_model_from_string(data)
@@ -83,7 +106,35 @@ def read_onnx(source: str | Path | bytes) -> OnnxFile:
             model = onnx.inliner.inline_local_functions(model)
     except Exception as error:  # onnx raises its own unrelated types for missing, foreign or short data files
         raise FormatError(name, f"its external data or local functions cannot be read ({error})") from error
+    _keep_output(model, name, output)
     return OnnxFile(model, name)
+
+
+def _keep_output(model: Any, source: str, wanted: str | None) -> None:
+    """Leave only the wanted output in the graph: a property speaks of one, and guessing which would be silent."""
+    outputs = list(model.graph.output)
+    kept = outputs if wanted is None else [value for value in outputs if value.name == wanted]
+    if len(kept) != 1:
+        path = split_output(source)[0]
+        names = ", ".join(f"{value.name!r} ({_describe_type(value)})" for value in outputs)
+        asked = f"has {len(outputs)} outputs:" if wanted is None else f"has no output {wanted!r}, but"
+        how = f"output={outputs[-1].name!r}" if path == BYTES else f"{path}:{outputs[-1].name}"
+        raise NetworkError(f"{path} {asked} {names}; say which one is meant, as in {how}")
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+
+
+def _describe_type(value: Any) -> str:
+    """The type and shape that the file states for a value, as far as it does."""
+    import onnx
+
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return str(kind or "of no stated type").removesuffix("_type")
+    tensor = value.type.tensor_type
+    sizes = [str(d.dim_value) if d.WhichOneof("value") == "dim_value" else d.dim_param or "?" for d in tensor.shape.dim]
+    names = {number: str(name).lower() for name, number in onnx.TensorProto.DataType.items()}
+    return names.get(tensor.elem_type, "?") + (f" [{', '.join(sizes)}]" if sizes else "")
 
 
 def fault_in_file(file: OnnxFile) -> str | None:
@@ -108,9 +159,14 @@ def input_port(file: OnnxFile) -> InputPort:
     graph = file.model.graph
     stored = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in stored]
-    if len(inputs) != 1:
-        names = ", ".join(repr(value.name) for value in inputs) or "none"
-        raise NetworkError(f"{file.source}: a network must have exactly one input; this one has {names}")
+    if not inputs:
+        raise NetworkError(f"{file.source}: a network must have an input; this one has none")
+    if len(inputs) > 1:
+        names = ", ".join(f"{value.name!r} ({_describe_type(value)})" for value in inputs)
+        raise NetworkError(
+            f"{file.source}: a network must have exactly one input; this one has {len(inputs)}: {names}. "
+            "Export it again as a network of one input, which splits it"
+        )
     tensor_type = inputs[0].type.tensor_type
     if not tensor_type.HasField("shape") or not tensor_type.shape.dim:
         raise NetworkError(f"{file.source}: input {inputs[0].name!r} has no shape, so its size is unknown")
@@ -162,7 +218,7 @@ def initializers(file: OnnxFile) -> dict[str, Array]:
 
 
 def needed_nodes(file: OnnxFile, known: set[str]) -> list[Any]:
-    """The nodes that the first output depends on, each after the nodes it reads from.
+    """The nodes that the output depends on, each after the nodes it reads from.
 
     The file's own order is not trusted: real files are at times unsorted. Faults outside the needed part count, too.
     """

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rarely.core.errors import UnsupportedOperator
 from rarely.io.onnx.builder import (
     Activation,
     Builder,
@@ -79,14 +78,24 @@ def _product(builder: Builder, left: Value, right: Value) -> Activation:
         if len(right.shape) == 2 and right.shape[1] == 1:
             column = builder.view(right, (1, right.shape[0]))
             return builder.view(_linear(builder, column, left.array.T, None), (left.shape[0], 1))
-    if min(len(left.shape), len(right.shape)) < 2:
-        raise UnsupportedOperator(f"a product of shapes {left.shape} and {right.shape} is not supported")
+    if not left.shape or not right.shape:
+        raise IllFormed(f"a product of shapes {left.shape} and {right.shape} is not defined")
+    if len(left.shape) == 1:  # a row for the product, which the result then lacks
+        product = _product(builder, _reshaped(builder, left, (1, *left.shape)), right)
+        return builder.view(product, (*product.shape[:-2], product.shape[-1]))
+    if len(right.shape) == 1:  # a column
+        product = _product(builder, left, _reshaped(builder, right, (*right.shape, 1)))
+        return builder.view(product, product.shape[:-1])
     aligned, carrying = builder.align(left, right)
     if carrying and max(len(left.shape), len(right.shape)) == 2:
         # (1, k) times a computed (1, n): the leading 1 is a row of the matrix here, not only the batch.
         aligned = [builder.rows(value) if isinstance(value, Activation) else value for value in aligned]
         carrying = False
     return builder.call(torch.matmul, *aligned, carrying=carrying)
+
+
+def _reshaped(builder: Builder, value: Value, shape: tuple[int, ...]) -> Value:
+    return Constant(value.array.reshape(shape)) if isinstance(value, Constant) else builder.view(value, shape)
 
 
 def _linear(builder: Builder, x: Activation, weight: Array, bias: Array | None) -> Activation:

@@ -9,6 +9,7 @@ import torch
 
 from rarely.io.onnx.builder import Activation, Builder, Constant, IllFormed, OnnxNode, Value, converts, normal_axis
 from rarely.io.onnx.model import MAX_ELEMENTS
+from rarely.io.onnx.ops_index import moved_window
 from rarely.io.onnx.ops_linear import Pads, pad_with_number, transpose
 
 
@@ -116,6 +117,8 @@ def _split(builder: Builder, op: OnnxNode) -> list[Value]:
 
 @converts("Slice")
 def _slice(builder: Builder, op: OnnxNode) -> Value:
+    if isinstance(op.optional(1), Activation):
+        return moved_window(builder, op, op.optional_array(3), op.optional_array(4))
     x = op.activation()
     starts, ends = op.ints("starts", 1), op.ints("ends", 2)
     if starts is None or ends is None:

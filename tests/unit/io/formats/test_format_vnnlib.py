@@ -210,6 +210,21 @@ def test_ten_megabytes_of_nesting(text: str) -> None:
     assert time.process_time() - start < 5
 
 
+def test_a_hundred_thousand_clauses_written_out() -> None:
+    """nn4sys: two clauses a region, more than a product of disjunctions may have."""
+    regions = 50_500
+    lines = [
+        f"(and (>= X_0 {i}) (<= X_0 {i}.5) (<= Y_0 -{i}))\n(and (>= X_0 {i}) (<= X_0 {i}.5) (>= Y_0 {i}.25))"
+        for i in range(regions)
+    ]
+    head = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n"
+    found = parse_vnnlib(f"{head}(assert (or\n{chr(10).join(lines)}\n))")
+    assert len(found.cases) == regions
+    last = found.cases[-1]
+    assert (last.low.item(), last.high.item()) == (regions - 1, regions - 0.5)
+    assert [(p.A.item(), p.b.item()) for p in last.outputs] == [(1.0, 1.0 - regions), (-1.0, 0.75 - regions)]
+
+
 def test_exponential_formulas_are_refused() -> None:
     with pytest.raises(FormatError, match="too many combinations"):
         parse_vnnlib(HEAD + BOX + "(assert (or (<= Y_0 0) (<= Y_1 0)))\n" * 40)

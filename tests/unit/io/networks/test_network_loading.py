@@ -199,6 +199,16 @@ def test_exported_program_without_batch_or_with_a_large_one(tmp_path: Path) -> N
         load_network(export(make_net().eval(), (4, 2, 3), tmp_path / "four.pt2"))
 
 
+class Two(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.argmax(1), x.softmax(1)
+
+
+def test_exported_program_with_two_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NetworkError, match="returns 2 values; export one that returns what is meant"):
+        load_network(export(Two(), (1, 6), tmp_path / "two.pt2"))
+
+
 def test_hostile_pickle_inside_an_exported_program(tmp_path: Path) -> None:
     good, bad, trace = tmp_path / "good.pt2", tmp_path / "bad.pt2", tmp_path / "executed"
     export(make_net().eval(), (1, 2, 3), good)

@@ -16,7 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import arr, check_against_onnxruntime, f32, graph, i64, mlp, node, single_op
 from torch import fx, nn
 
-import rarely.io.onnx.importer as onnx_import
 from rarely.core.errors import FormatError, NetworkError, UnsupportedOperator
 from rarely.io.onnx.importer import import_onnx
 
@@ -184,13 +183,6 @@ def test_nodes_in_any_order() -> None:
     assert import_onnx(model.SerializeToString(), check=False).output_shape == (3,)
 
 
-def test_first_output_is_used_and_the_rest_ignored() -> None:
-    model = onnx.load_model_from_string(single_op("Relu", (1, 5)))
-    model.graph.node.append(helper.make_node("Hardmax", ["x"], ["other"]))
-    model.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, None))
-    assert layers(import_onnx(model.SerializeToString())) == [nn.ReLU]
-
-
 def test_local_functions_are_inlined() -> None:
     body = helper.make_function(
         "own",
@@ -209,6 +201,20 @@ def test_local_functions_are_inlined() -> None:
 def test_scalar_output_keeps_an_axis() -> None:
     network = check_against_onnxruntime(graph([node("ReduceSum", "x", "y", keepdims=0)], (1, 5), opset=11))
     assert network.output_shape == (1,)
+
+
+def test_vector_of_one_entry_keeps_an_axis() -> None:
+    """VNN-COMP's test_small has no batch; bounds need an axis beside ours."""
+    nodes = [node("MatMul", "w x", "a"), node("Add", "a b", "c"), node("Relu", "c", "d"), node("MatMul", "v d", "y")]
+    network = check_against_onnxruntime(graph(nodes, (1,), {"w": arr(1, 1), "b": arr(1), "v": arr(1, 1)}))
+    assert network.input_shape == network.output_shape == (1,)
+    assert layers(network) == [nn.Linear, nn.ReLU, nn.Linear]
+
+
+def test_whole_numbers_leave_as_floats() -> None:
+    network = check_against_onnxruntime(single_op("ArgMax", (1, 5), axis=1, keepdims=0))
+    assert network(torch.rand(3, 5)).dtype == torch.float32
+    assert network.double()(torch.rand(3, 5).double()).dtype == torch.float64
 
 
 def test_gzip_external_data_and_source(tmp_path: Path) -> None:
@@ -248,20 +254,9 @@ def test_empty_batch() -> None:
     assert import_onnx(mlp(np.random.default_rng(0)))(torch.empty(0, 4)).shape == (0, 3)
 
 
-def test_mismatch_with_onnxruntime_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(builder, op):  # type: ignore[no-untyped-def]
-        return builder.module(nn.LeakyReLU(0.01), op.activation())
-
-    monkeypatch.setitem(onnx_import.HANDLERS, "Relu", wrong)
-    data = mlp(np.random.default_rng(0))
-    with pytest.raises(NetworkError, match="differs from onnxruntime"):
-        import_onnx(data)
-    import_onnx(data, check=False)
-
-
 def test_two_inputs_are_refused() -> None:
     other = helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 5])
-    with pytest.raises(NetworkError, match="exactly one input; this one has 'x', 'z'"):
+    with pytest.raises(NetworkError, match=r"exactly one input; this one has 2: 'x' \(float \[1, 5\]\), 'z'.*Export"):
         import_onnx(graph([node("Add", "x z", "y")], (1, 5), extra_inputs=[other]))
 
 

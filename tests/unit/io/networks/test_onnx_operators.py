@@ -124,6 +124,16 @@ case("left-batched", "MatMul", (1, 5, 3), arr(4, 5), input_at=1)
 case("left-outer", "MatMul", (1, 5), arr(4, 1), input_at=1)
 case("stack", "MatMul", (1, 2, 5), arr(3, 5, 4))
 case("stack-row", "MatMul", (1, 5), arr(3, 5, 4))
+case("by-vector", "MatMul", (1, 2, 5), arr(5))
+case("by-vector-deep", "MatMul", (1, 2, 3, 5), arr(5))
+case("by-vector-rows", "MatMul", (3, 2, 5), arr(5))
+case("by-vector-row", "MatMul", (1, 5), arr(5))
+case("inner", "MatMul", (5,), arr(5))
+case("vector-by-stack", "MatMul", (5,), arr(3, 5, 4))
+case("vector-by-stack-of-one", "MatMul", (5,), arr(1, 5, 4))
+case("stack-by-vector", "MatMul", (5,), arr(3, 4, 5), input_at=1)
+case("constant-vector", "MatMul", (1, 5, 4), arr(5), input_at=1)
+case("constant-vector-matrix", "MatMul", (5, 4), arr(5), input_at=1)
 case("1d", "Conv", (1, 3, 9), arr(4, 3, 3), arr(4))
 case("2d", "Conv", IMAGE, arr(4, 3, 3, 3), arr(4), pads=[1, 1, 1, 1], strides=[2, 2])
 case("2d-no-bias-opset7", "Conv", IMAGE, arr(4, 3, 3, 3), kernel_shape=[3, 3], opset=7)
@@ -335,8 +345,8 @@ def test_operator(kind: str, shape: Any, constants: Any, options: Any, limits: A
     wide = network.to(torch.float64)
     x = torch.empty(2, *network.input_shape, dtype=torch.float64).uniform_(*limits).requires_grad_()
     y = wide(x)
-    if y.is_floating_point():
-        assert y.dtype == torch.float64
+    assert y.dtype == torch.float64
+    if y.requires_grad:  # not behind comparisons and positions
         y.sum().backward()
         assert x.grad is not None
         assert x.grad.shape == x.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import tarfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from rarely.campaign.benchmark import decide_files
 from rarely.io.networks import load_network
 from rarely.io.onnx.model import input_port, read_onnx
 from rarely.io.onnx.runtime import open_session, run_rows
@@ -49,3 +51,15 @@ def test_mnistfc(tmp_path: Path) -> None:
             path = tmp_path / f"{depth}.onnx"
             path.write_bytes(member.read())
             check(path, 0.0, 1.0)
+
+
+def test_vnncomp_test_files_get_their_verdicts(tmp_path: Path) -> None:
+    """Networks without a batch, one of them from a vector of one entry to two and back."""
+    with tarfile.open(Path(DATA or "", "vnncomp", "test.tar.xz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    with Path(DATA or "", "vnncomp", "verdicts.csv").open(newline="") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["benchmark"] == "test"]
+    folder = tmp_path / "test"
+    found = [decide_files(folder / row["onnx"], folder / row["vnnlib"], 60.0).verdict for row in rows]
+    assert found == [row["verdict"] for row in rows]
+    assert len(found) == 5
