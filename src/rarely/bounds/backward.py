@@ -78,16 +78,14 @@ def backward(
         here = coef.pop(i, None)
         if here is None:
             continue
-        node, charges = graph.nodes[i], state.charges[i]
-        if charges.run is not None:
-            toll = toll + contract(here.abs(), charges.run)
+        node, (own, run) = graph.nodes[i], state.charges[i].paid(here)
+        toll = toll if run is None else toll + run
         if isinstance(node.op, Affine):
             parts = node.op.transpose(here)
             constant = node.op.constant()
             extra = None if constant is None else contract(here, constant.expand(node.shape).unsqueeze(0))
-            if charges.own is not None:
-                charge = contract(here.abs(), charges.own)
-                extra = -charge if extra is None else extra - charge
+            if own is not None:
+                extra = -own if extra is None else extra - own
         else:
             if seen is not None:
                 seen[i] = here
@@ -105,11 +103,11 @@ def backward(
     flat = coef[0].flatten(2) if 0 in coef else A.new_zeros(1, A.shape[1], state.region.low[0].numel())
     flat = flat.expand(state.batch, -1, -1)
     bias = bias - size * gamma(len(graph.nodes), bias.dtype) - state.floor.unsqueeze(1)
-    cast = state.charges[0].run
+    _, cast = state.charges[0].paid(flat)
     assert cast is not None
-    toll = (toll + contract(flat.abs(), cast.flatten(1))) * (1 + gamma(len(graph.nodes), bias.dtype))
+    toll = (toll + cast) * (1 + gamma(len(graph.nodes), bias.dtype))
     least = state.region.minimum(flat)
     real = least + bias - (least.abs() + bias.abs()) * gamma(2, bias.dtype)
-    run = (bias - toll).masked_fill(~state.finite.unsqueeze(1), -torch.inf)
-    lower = least + run - (least.abs() + run.abs()) * gamma(2, bias.dtype)
-    return LinearBound(flat, run, lower, real)
+    bias = (bias - toll).masked_fill(~state.finite.unsqueeze(1), -torch.inf)
+    lower = least + bias - (least.abs() + bias.abs()) * gamma(2, bias.dtype)
+    return LinearBound(flat, bias, lower, real)

@@ -11,7 +11,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rarely.bounds.operators import TINY, Affine, Arithmetic, Interval, Kinked, Relaxed, Terms, gamma, magnitude
+from rarely.bounds.operators import (
+    TINY,
+    Affine,
+    Arithmetic,
+    Interval,
+    Kinked,
+    Relaxed,
+    Terms,
+    contract,
+    gamma,
+    magnitude,
+)
 from rarely.core.errors import RarelyError
 
 SMALL = 1024  # entries of the widest layer
@@ -99,6 +110,15 @@ class Charges:
     own: Tensor | None  # ours, in float64
     run: Tensor | None  # the network's
     peak: Tensor | None  # (B,) the largest number that the network may meet
+
+    def paid(self, A: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Ours and the network's for coefficients A (B or 1, m, ...) of the node: each (B, m)."""
+        size = None if self.own is None and self.run is None else A.flatten(2).abs()
+        own, run = (
+            None if size is None or charge is None else contract(size, charge.flatten(1))
+            for charge in (self.own, self.run)
+        )
+        return own, run
 
 
 def charged(graph: Graph, i: int, inputs: list[Interval]) -> tuple[Interval, Charges]:
