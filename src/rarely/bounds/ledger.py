@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rarely.bounds.operators import REAL
 from rarely.bounds.region import BallRegion, Region
 from rarely.bounds.spec import Spec
+from rarely.core.evidence import REAL
 
 _REPLAYS = 20  # points that one problem's network is run on at most
 Network = Callable[[Tensor], Tensor]  # (N, *event) -> (N, ...)

@@ -17,12 +17,12 @@ from rarely.bounds.graph import Graph, Unprovable
 from rarely.bounds.laws import measure_of, tails_of
 from rarely.bounds.ledger import Proof
 from rarely.bounds.measure import Measure
-from rarely.bounds.operators import REAL
 from rarely.bounds.probability import ProbabilityBounds, bracket
 from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import CHECKED, build
+from rarely.core.evidence import REAL
 from rarely.core.problem import Problem
 from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 from rarely.core.thresholds import HALVED, SEARCHED
