@@ -1,0 +1,109 @@
+"""Proofs about networks that floating point treats badly, against rational numbers and against every way to run them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nasty import Nasty, box, generate, points, runs
+from rarely.bounds import BoxRegion, Unprovable, build, decide_boxes, linear_bounds
+from rarely.bounds.operators import Arithmetic
+from rarely.core.evidence import REAL
+
+FEW, MANY = range(200), range(200, 2400)
+
+
+def _wrong(network: Nasty, seed: int) -> list[str]:
+    """What a proof or a bound says that some way to evaluate the network contradicts."""
+    low, high = box(network, seed)
+    x = points(low, high, seed)
+    with np.errstate(over="ignore"):
+        seen = [y.astype(np.float64) for y in runs(network, x.astype(np.float32))]
+    exact = [network.exact([Fraction(v) for v in row]) for row in x.tolist()]
+    wrong = []
+    try:
+        graph = build(network.module(), (network.length,))
+    except Unprovable:
+        return []
+    k = graph.classes
+    C = torch.cat([torch.eye(k), -torch.eye(k)]).double()
+    found = linear_bounds(graph, BoxRegion(low, high), C[None], steps=2)
+    for r, row in enumerate(C.tolist()):
+        j, sign = r % k, row[r % k]
+        run, real = float(found.lower[0, r]), float(found.real[0, r])
+        wrong += [f"bound {r} as it runs" for y in seen if not _holds(run, sign * y[:, j])]
+        least = min(int(sign) * y[j] for y in exact)
+        for kind, bound in (("real", real), ("runs", run)):
+            if bound == math.inf or (math.isfinite(bound) and Fraction(bound) > least):
+                wrong.append(f"bound {r}, {kind}, in rational numbers")
+    wrong += _wrong_verdicts(network, low, high, seen, exact)
+    return wrong
+
+
+def _holds(bound: float, values: np.ndarray) -> bool:
+    """A bound that is no number, or minus infinity, says nothing."""
+    return math.isnan(bound) or bound == -math.inf or bool((values >= bound).all())
+
+
+def _wrong_verdicts(
+    network: Nasty, low: torch.Tensor, high: torch.Tensor, seen: list[np.ndarray], exact: list[list[Fraction]]
+) -> list[str]:
+    """Is output 0 ever as large as some thresholds near what was seen? The verdicts against what was seen."""
+    finite = [v for y in seen for v in y[:, 0].tolist() if math.isfinite(v)] + [_float(y[0]) for y in exact]
+    finite = [v for v in finite if math.isfinite(v)]
+    wrong = []
+    if not finite:
+        return []
+    top = max(finite)
+    A = torch.zeros(1, seen[0].shape[1], dtype=torch.float64)
+    A[0, 0] = -1.0
+    for threshold in (top, math.nextafter(top, math.inf), top + 1e-5 * abs(top) + 1e-41):
+        if not math.isfinite(threshold):
+            continue
+        b = torch.tensor([-threshold], dtype=torch.float64)
+        (proof,) = decide_boxes(network.module(), low, high, [(A, b)], math.inf, boxes=12)
+        if proof.status == "violated":
+            assert proof.witness is not None
+            with torch.no_grad():
+                value = float(network.module()(proof.witness[None]).flatten()[0])
+            inside = bool((proof.witness >= low[0].float()).all() and (proof.witness <= high[0].float()).all())
+            wrong += [] if value >= threshold and inside else ["a witness that is none"]
+        elif proof.status == "proved":
+            if max(y[0] for y in exact) >= Fraction(threshold):
+                wrong.append(f"proved ({proof.arithmetic}) and false in rational numbers")
+            if proof.arithmetic != REAL and any((~(y[:, 0] < threshold)).any() for y in seen):
+                wrong.append("proved and false as it runs")
+    return wrong
+
+
+def _float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+@pytest.mark.parametrize("part", range(0, 200, 20))
+def test_no_proof_about_a_nasty_network_is_wrong(part):
+    for seed in FEW[part : part + 20]:
+        assert _wrong(generate(seed), seed) == [], seed
+
+
+@pytest.mark.slow
+def test_no_proof_about_two_thousand_nasty_networks_is_wrong():
+    for seed in MANY:
+        assert _wrong(generate(seed), seed) == [], seed
+
+
+def test_the_comparison_notices_bounds_that_are_not_charged(monkeypatch):
+    """The same networks, and bounds for which the network computes in real numbers."""
+    of = Arithmetic.of
+    monkeypatch.setattr(Arithmetic, "of", lambda dtype: dataclasses.replace(of(dtype), eps=0.0, tiny=0.0))
+    caught = sum(bool(_wrong(generate(seed), seed)) for seed in range(60))
+    assert caught >= 10
