@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 Order = Callable[[np.ndarray], np.ndarray]  # float32 terms (..., n) -> their sum
 SCALES = (1.0, 1.0, 1.0, 1e-3, 1e4, 2.0**23, 1e-20, 1e-38, 1e-42, 1e19, 3e38)
-MEAN_SCALES = SCALES[3:]
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,9 @@ class Nasty:
             now = f"v{len(nodes) - 1}"
 
         if self.layers[0].conv:
-            add("Reshape", np.array([-1, self.layers[0].weight.shape[1], self.length // self.layers[0].weight.shape[1]]))
+            add(
+                "Reshape", np.array([-1, self.layers[0].weight.shape[1], self.length // self.layers[0].weight.shape[1]])
+            )
         for i, layer in enumerate(self.layers):
             if layer.conv:
                 add("Conv", layer.weight, layer.bias)

@@ -9,11 +9,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from torch import nn
-
 from nasty import Nasty, box, generate, points, runs
+
 from rarely.bounds import BoxRegion, Unprovable, build, decide_boxes, linear_bounds
+from rarely.bounds.graph import Graph
+from rarely.bounds.ledger import Ledger
 from rarely.bounds.operators import Arithmetic
+from rarely.bounds.relusplit import decide_by_relus
+from rarely.bounds.spec import spec_of
 from rarely.core.evidence import REAL
 
 FEW, MANY = range(200), range(200, 2400)
@@ -42,8 +45,7 @@ def _wrong(network: Nasty, seed: int) -> list[str]:
         for kind, bound in (("real", real), ("runs", run)):
             if bound == math.inf or (math.isfinite(bound) and Fraction(bound) > least):
                 wrong.append(f"bound {r}, {kind}, in rational numbers")
-    wrong += _wrong_verdicts(network, low, high, seen, exact)
-    return wrong
+    return wrong + _wrong_verdicts(network, graph, BoxRegion(low, high), seen, exact)
 
 
 def _holds(bound: float, values: np.ndarray) -> bool:
@@ -52,28 +54,33 @@ def _holds(bound: float, values: np.ndarray) -> bool:
 
 
 def _wrong_verdicts(
-    network: Nasty, low: torch.Tensor, high: torch.Tensor, seen: list[np.ndarray], exact: list[list[Fraction]]
+    network: Nasty, graph: Graph, box: BoxRegion, seen: list[np.ndarray], exact: list[list[Fraction]]
 ) -> list[str]:
     """Is output 0 ever as large as some thresholds near what was seen? The verdicts against what was seen."""
-    finite = [v for y in seen for v in y[:, 0].tolist() if math.isfinite(v)] + [_float(y[0]) for y in exact]
-    finite = [v for v in finite if math.isfinite(v)]
-    wrong = []
-    if not finite:
+    values = [v for y in seen for v in y[:, 0].tolist()] + [_float(y[0]) for y in exact]
+    top = max((v for v in values if math.isfinite(v)), default=math.inf)
+    asked = [top, math.nextafter(top, math.inf), top + 1e-5 * abs(top) + 1e-41]
+    asked = [threshold for threshold in asked if math.isfinite(threshold)]
+    if not asked:
         return []
-    top = max(finite)
-    A = torch.zeros(1, seen[0].shape[1], dtype=torch.float64)
-    A[0, 0] = -1.0
-    for threshold in (top, math.nextafter(top, math.inf), top + 1e-5 * abs(top) + 1e-41):
-        if not math.isfinite(threshold):
-            continue
-        b = torch.tensor([-threshold], dtype=torch.float64)
-        (proof,) = decide_boxes(network.module(), low, high, [(A, b)], math.inf, boxes=12)
+    A = torch.zeros(len(asked), 1, graph.classes, dtype=torch.float64)
+    A[:, 0, 0] = -1.0
+    outputs = [(A, -torch.tensor(asked, dtype=torch.float64)[:, None])]
+    region = box.pick(torch.zeros(len(asked), dtype=torch.long))
+    module = network.module()
+    proofs = decide_boxes(module, region.low, region.high, outputs, math.inf, graph=graph, boxes=8)
+    if sum(math.prod(graph.nodes[i].shape) for i in graph.relus) <= 6:  # then all splits end soon
+        ledger = Ledger(module, torch.float32, region, spec_of(outputs, graph.classes, len(asked), A.device), "float32")
+        told = decide_by_relus(graph, ledger, math.inf, steps=2)
+        proofs += ledger.finish(told)
+    wrong = []
+    for threshold, proof in zip(asked * 2, proofs, strict=False):
         if proof.status == "violated":
             assert proof.witness is not None
             with torch.no_grad():
-                value = float(network.module()(proof.witness[None]).flatten()[0])
-            inside = bool((proof.witness >= low[0].float()).all() and (proof.witness <= high[0].float()).all())
-            wrong += [] if value >= threshold and inside else ["a witness that is none"]
+                value = float(module(proof.witness[None]).flatten()[0])
+            inside = (proof.witness >= box.low[0].float()) & (proof.witness <= box.high[0].float())
+            wrong += [] if value >= threshold and bool(inside.all()) else ["a witness that is none"]
         elif proof.status == "proved":
             if max(y[0] for y in exact) >= Fraction(threshold):
                 wrong.append(f"proved ({proof.arithmetic}) and false in rational numbers")
