@@ -85,7 +85,7 @@ class Tree:
         start = law.low.new_zeros(1, law.low.numel())
         region = Likely(law, graph.input_shape, start, start.new_full((1,), level))
         root = propagate(graph, region, deadline=deadline)
-        self.graph = pruned(graph, root.bounds)
+        self.graph = pruned(graph, root.bounds, root.finite)
         again = propagate(self.graph, region, deadline=deadline)
         self.log_exits = math.log(2 + int(root.asked) + int(again.asked)) - level
         self.first_exits = self.log_exits

@@ -23,7 +23,7 @@ SCALES = (1.0, 1.0, 1.0, 1e-3, 1e4, 2.0**23, 1e-20, 1e-38, 1e-42, 1e19, 3e38)
 
 @dataclass(frozen=True)
 class Layer:
-    """An affine map, dense (out, in) or a convolution (out, in, k) over a line, then max(x, leak x) unless it is last."""
+    """An affine map, dense (out, in) or a convolution (out, in, k) over a line; then max(x, leak x)."""
 
     weight: np.ndarray
     bias: np.ndarray
@@ -78,7 +78,8 @@ class Nasty:
                 )
                 values = order(terms)
                 if layer.leak is not None:
-                    values = np.where(values >= 0, values, np.float32(layer.leak) * values)
+                    below = np.float32(layer.leak) * values if layer.leak else np.float32(0)
+                    values = np.where(values < 0, below, values)  # NaN stays
         return values
 
     def module(self) -> nn.Sequential:
@@ -100,8 +101,8 @@ class Nasty:
                 parts.append(nn.LeakyReLU(layer.leak) if layer.leak else nn.ReLU())
         return nn.Sequential(*parts).eval()
 
-    def onnx(self) -> onnxruntime.InferenceSession:
-        """The same network in onnxruntime."""
+    def onnx(self) -> bytes:
+        """The same network as an ONNX file."""
         nodes, stored, now = [], [], "x"
 
         def add(kind: str, *constants: np.ndarray, **attributes: object) -> None:
@@ -130,9 +131,7 @@ class Nasty:
         ]
         graph = helper.make_graph(nodes, "nasty", ends[:1], ends[1:], stored)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = 1, 4
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return model.SerializeToString()
 
 
 def sequential(terms: np.ndarray) -> np.ndarray:
@@ -172,7 +171,10 @@ def runs(network: Nasty, x: np.ndarray) -> list[np.ndarray]:
     """The outputs as torch, onnxruntime, and each order of summation compute them."""
     with torch.no_grad():
         found = [network.module()(torch.from_numpy(x)).flatten(1).numpy()]
-    found.append(network.onnx().run(None, {"x": x})[0].reshape(len(x), -1))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    session = onnxruntime.InferenceSession(network.onnx(), options, providers=["CPUExecutionProvider"])
+    found.append(session.run(None, {"x": x})[0].reshape(len(x), -1))
     return found + [network.run(x, order) for order in ORDERS]
 
 

@@ -1,4 +1,4 @@
-"""Proofs about networks that floating point treats badly, against rational numbers and against every way to run them."""
+"""Proofs about networks that floating point treats badly, against rational numbers and all ways to run them."""
 
 from __future__ import annotations
 
