@@ -69,7 +69,9 @@ class Leaves:
 
 
 def log_added(a: float, b: float) -> float:
-    """log(exp(a) + exp(b)), rounded up."""
+    """log(exp(a) + exp(b)), rounded up; what is not a number stays none, which `max` would drop."""
+    if math.isnan(a) or math.isnan(b):
+        return math.nan
     high, low = max(a, b), min(a, b)
     return high if low == -math.inf else high + math.log1p(math.exp(low - high)) + 4e-16 * (1 + abs(high))
 
