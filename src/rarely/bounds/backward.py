@@ -110,8 +110,8 @@ def backward(
     bias = bias - size * gamma(len(graph.nodes), bias.dtype) - state.floor.unsqueeze(1)
     cast = state.charges[0].run
     assert cast is not None
-    toll = (toll + contract(flat.abs(), cast.flatten(1))) * (1 + gamma(len(graph.nodes), bias.dtype))
-    least = state.region.minimum(flat)
+    least, last = state.region.minimum(flat, cast.flatten(1))
+    toll = (toll + last) * (1 + gamma(len(graph.nodes), bias.dtype))
     run = (bias - toll).masked_fill(~state.finite.unsqueeze(1), -torch.inf)
     lower = _sum(least, run)
     return LinearBound(flat, run, lower, _sum(least, bias) if real else lower)
