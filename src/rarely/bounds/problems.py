@@ -22,6 +22,7 @@ from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import CHECKED, build
+from rarely.core.evidence import REAL
 from rarely.core.problem import Problem
 from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 from rarely.core.thresholds import HALVED, SEARCHED
@@ -32,7 +33,7 @@ _MAX_POLYTOPES = 1000
 _FEW_SHARE = 0.2  # of the time for half-spaces where boxes can be halved, too
 _WORK, _FEWEST = 2**28, 8  # visits of leaves, where work limits them: 430 on MNIST take 1.5 s; fewer of wide networks
 _QUICK_ROWS = 512  # neurons of a layer that a quick proof bounds by CROWN; wider layers get intervals
-_NO_WITNESS = "a violation in the bounding box of the inputs, not among the inputs themselves"
+_NO_WITNESS = "a violation in the bounding box of the inputs or on the border of the property, not inside"
 
 
 def polytopes(prop: Property, outputs: int) -> list[Polytope]:
@@ -98,9 +99,9 @@ class Question:
 def prove(problem: Problem, timeout: float = 60.0) -> Proof:
     """Prove that no input violates the property, or give up after `timeout` seconds.
 
-    "proved" is about the network in real arithmetic; "violated" comes with an input met on the way, replayed by the
-    network itself. What cannot be bounded (an unknown operator, an unbounded input model) is "unknown" with the reason.
-    Of a mixture every component is proved.
+    "proved" is about the network as it runs, or, where the proof says so, in real arithmetic; "violated" comes with an
+    input met on the way, replayed by the network itself. What cannot be bounded (an unknown operator, an unbounded
+    input model) is "unknown" with the reason. Of a mixture every component is proved.
     """
     return prove_all([problem], timeout)[0]
 
@@ -162,8 +163,11 @@ def prove_all(
         share = max(0.0, deadline - time.monotonic()) / (len(groups) - number)
         some = [questions[i] for i in rows]
         for i, proof in zip(rows, _decided(some, share, boxes, quick, graphs), strict=True):
-            possible = proof.status != "violated" or _possible(questions[i].problem, proof)
-            proofs[i] = proof if possible else Proof("unknown", math.inf, proof.boxes, reason=_NO_WITNESS)
+            if proof.status == "violated":
+                possible, calls = _possible(questions[i].problem, proof), proof.calls + 1
+                no_witness = Proof("unknown", math.inf, proof.boxes, reason=_NO_WITNESS)
+                proof = replace(proof if possible else no_witness, calls=calls)
+            proofs[i] = proof
     return proofs
 
 
@@ -191,10 +195,16 @@ def _decided(
 def _bounded(graph: Graph, region: BoxRegion, outputs: Sequence[Polytope]) -> list[Proof]:
     """One linear bound of each problem."""
     spec = spec_of(outputs, graph.classes, len(region.low), region.low.device)
-    bound = linear_bounds(graph, region, spec.C, spec.d, rows=_QUICK_ROWS).lower
+    bound = linear_bounds(graph, region, spec.C, spec.d, rows=_QUICK_ROWS)
     # A polytope is out of reach when one of its rows A y - b is positive on the whole region.
-    worst = (-spec.by_polytope(bound)).amax(1).tolist()
-    return [Proof("proved" if w < 0 else "unknown", w, 1) for w in worst]
+    run, real = ((-spec.by_polytope(rows)).amax(1).tolist() for rows in (bound.lower, bound.real))
+    return [_quick_proof(graph, r, s) for r, s in zip(run, real, strict=True)]
+
+
+def _quick_proof(graph: Graph, run: float, real: float) -> Proof:
+    if run < 0:
+        return Proof("proved", run, 1, arithmetic=graph.arithmetic.name)
+    return Proof("proved", real, 1, arithmetic=REAL) if real < 0 else Proof("unknown", run, 1)
 
 
 def _prove_components(problem: Problem, deadline: float, boxes: int | None, quick: bool, graphs: Graphs) -> Proof:
@@ -208,7 +218,7 @@ def _prove_components(problem: Problem, deadline: float, boxes: int | None, quic
             return proof
         proofs.append(proof)
     open_ones = [proof for proof in proofs if proof.status != "proved"]
-    worst = (open_ones or sorted(proofs, key=lambda proof: proof.bound))[-1]
+    worst = (open_ones or sorted(proofs, key=lambda proof: (proof.arithmetic == REAL, proof.bound)))[-1]
     return replace(worst, boxes=sum(proof.boxes for proof in proofs), calls=sum(proof.calls for proof in proofs))
 
 
@@ -229,10 +239,13 @@ def _weighted(problem: Problem) -> list[tuple[float, Problem]]:
 
 
 def _possible(problem: Problem, proof: Proof) -> bool:
-    """Whether the witness is an input that the model can draw: a cut ball is proved by way of a larger region."""
+    """Whether the witness violates the property as written, and is an input that the model can draw.
+
+    Bounds take strict rows as closed, and a cut ball is proved by way of a larger region.
+    """
     assert proof.witness is not None
     point = proof.witness.unsqueeze(0).to(problem.adapted.dtype)
-    return float(problem.inputs.log_density(point)) > -math.inf
+    return float(problem.score(point)) >= 0 and float(problem.inputs.log_density(point)) > -math.inf
 
 
 def probability_bounds(

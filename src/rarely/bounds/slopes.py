@@ -34,9 +34,10 @@ def _kept(won: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 def _better(now: LinearBound, best: LinearBound) -> tuple[Tensor, LinearBound]:
-    won = now.lower > best.lower
-    fields = ((now.A, best.A), (now.b, best.b), (now.lower, best.lower))
-    return won, LinearBound(*(_kept(won, a.detach(), b) for a, b in fields))
+    won = (now.lower > best.lower) | best.lower.isnan()
+    pairs = ((now.A, best.A), (now.b, best.b), (now.lower, best.lower))
+    A, b, lower = (_kept(won, new.detach(), old) for new, old in pairs)
+    return won, LinearBound(A, b, lower, torch.fmax(now.real.detach(), best.real))
 
 
 Group = tuple[list[Tensor], float, tuple[float, float]]  # tensors, the rate of their ascent, and their range
@@ -88,7 +89,7 @@ def _climb(
             now = bound(last)
             slopes = [] if last else _gradients(now.lower.sum(), tensors)
         if best is None:
-            best = LinearBound(now.A.detach(), now.b.detach(), now.lower.detach())
+            best = LinearBound(now.A.detach(), now.b.detach(), now.lower.detach(), now.real.detach())
         else:
             won, best = _better(now, best)
             kept = [_kept(won, new.detach(), old) for new, old in zip(tensors, kept, strict=True)]
@@ -99,15 +100,19 @@ def _climb(
 
 
 def optimise(
-    state: Propagated, start: int, A: Tensor, steps: int, rate: float = 0.25
+    state: Propagated, start: int, A: Tensor, steps: int, rate: float = 0.25, real: bool = False
 ) -> tuple[LinearBound, dict[int, Tensor]]:
-    """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes."""
+    """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes.
+
+    `real` as in `backward`.
+    """
     with torch.no_grad():
-        best = backward(state, start, A)
+        best = backward(state, start, A, real=real)
     slopes = first_slopes(state, start, A.shape[1])
     if slopes:
         free = [a.requires_grad_() for a in slopes.values()]
-        best, kept = _climb(lambda last: backward(state, start, A, slopes), [(free, rate, (0.0, 1.0))], steps, best)
+        groups: list[Group] = [(free, rate, (0.0, 1.0))]
+        best, kept = _climb(lambda last: backward(state, start, A, slopes, real=real and last), groups, steps, best)
         slopes = dict(zip(slopes, kept, strict=True))
     return best, slopes
 
@@ -129,6 +134,7 @@ def weighted(
     freedom: Freedom,
     signs: dict[int, Tensor] | None = None,
     seen: dict[int, Tensor] | None = None,
+    real: bool = False,
 ) -> LinearBound:
     """Bounds of sum_r w_r (C_r y + d_r) for Q choices of weights, (B, Q).
 
@@ -137,13 +143,13 @@ def weighted(
     """
     weights = torch.where(member, freedom.logits, -torch.inf).softmax(-1)
     push = {i: -b * signs[i].unsqueeze(1) for i, b in freedom.multipliers.items()} if signs else None
-    bound = backward(state, state.graph.output, weights @ C, freedom.slopes, push, seen)
+    bound = backward(state, state.graph.output, weights @ C, freedom.slopes, push, seen, real)
     # Weights that miss summing to one only scale the sum; forming the combined row rounds, against |y|.
     shift = (weights * d.unsqueeze(1)).sum(-1)
     reach = contract(weights.detach() @ C.abs(), magnitude(state.bounds[state.graph.output]))
-    size = (weights * d.abs().unsqueeze(1)).sum(-1) + reach + bound.b.abs() + bound.lower.abs()
-    shift = shift - size * gamma(C.shape[1], C.dtype)
-    return LinearBound(bound.A, bound.b + shift, bound.lower + shift)
+    size, margin = (weights * d.abs().unsqueeze(1)).sum(-1) + reach, gamma(C.shape[1], C.dtype)
+    b, lower, apart = (t + shift - (size + t.abs()) * margin for t in (bound.b, bound.lower, bound.real))
+    return LinearBound(bound.A, b, lower, apart)
 
 
 def ascend(
@@ -172,7 +178,11 @@ def ascend(
         (list(free.multipliers.values()), rate / 2, (0.0, math.inf)),
         ([free.logits], 4 * rate, (-math.inf, math.inf)),
     ]
-    best, kept = _climb(lambda last: weighted(state, C, d, member, free, signs, seen if last else None), groups, steps)
+
+    def bound(last: bool) -> LinearBound:
+        return weighted(state, C, d, member, free, signs, seen if last else None, real=last)
+
+    best, kept = _climb(bound, groups, steps)
     count = len(free.slopes)
     found = Freedom(
         dict(zip(free.slopes, kept[:count], strict=True)),

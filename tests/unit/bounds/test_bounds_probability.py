@@ -80,7 +80,7 @@ def test_volumes_agree_with_sampling_for_lopsided_planes():
 def test_a_linear_network_is_exact_at_once():
     for t in (1.5, 2.5, 2.9):
         truth = math.log((3 - t) ** 3 / 6) if t >= 2 else math.log(0.5)
-        found = _last(_sum_network(3), UniformMeasure(torch.zeros(3), torch.ones(3)), _above(t))
+        found = _last(_sum_network(3).double(), UniformMeasure(torch.zeros(3), torch.ones(3)), _above(t))
         assert found.log_lower <= truth + 1e-6
         assert found.log_upper >= truth - 1e-6
         assert found.gap < 1e-4
@@ -184,3 +184,14 @@ def test_unusable_laws_are_refused():
         _last(_sum_network(2), UniformMeasure(torch.ones(2), torch.zeros(2)), _above(1.0))
     with pytest.raises(InputError):
         _last(_sum_network(2), GaussianMeasure(torch.zeros(2), torch.zeros(2)), _above(1.0))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e-295, 1e-310])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.8, 1.0])
+def test_a_share_of_a_box_is_bounded_however_small_the_slopes(scale, share):
+    """Of the unit interval, where share - x >= 0."""
+    A, b = torch.tensor([[-scale]], dtype=torch.float64), torch.tensor([share * scale], dtype=torch.float64)
+    low, high = torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    least, most = (float(volume.fraction_above(A, b, low, high, upper=side)) for side in (False, True))
+    assert least <= share <= most
+    assert scale < 1e-290 or most - least < 1e-12
