@@ -96,20 +96,6 @@ def sub(r: Reader, input: Any, other: Any, alpha: float = 1) -> Handle:
     return add(r, input, other, -alpha)
 
 
-@reads("mul", "imul")
-def mul(r: Reader, input: Any, other: Any) -> Handle:
-    if isinstance(input, Handle) and isinstance(other, Handle):
-        raise Unprovable("the product of two values of the network")
-    return scale(r, input, other, 0.0) if isinstance(input, Handle) else scale(r, other, input, 0.0)
-
-
-@reads("div", "truediv", "itruediv")
-def div(r: Reader, input: Any, other: Any) -> Handle:
-    if isinstance(other, Handle):
-        raise Unprovable("division by a value of the network")
-    return scale(r, input, 1 / r.real(other), 0.0)
-
-
 @reads("neg")
 def neg(r: Reader, input: Handle) -> Handle:
     return scale(r, input, -1.0, 0.0)

@@ -1,0 +1,61 @@
+"""Quadratic forms, sums of x times an affine function of itself: squares along the axes of the form.
+
+Products bounded one by one forget that together they may be convex. A tangent plane below x^T M x, positive definite,
+errs by z^T M z with z from the centre, where products err by |z|^T |M| |z|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rarely.bounds.layers.arithmetic import add
+from rarely.bounds.layers.curves import square
+from rarely.bounds.layers.dense import Dense, dense
+from rarely.bounds.layers.products import Product
+from rarely.bounds.operators import EPS
+from rarely.bounds.reader import Handle, Reader
+
+
+@dataclass(frozen=True)
+class AxisSum(Dense):
+    """sum_k l_k q_k, where q_k = (v_k x)^2 along nearly orthonormal axes: x^T M x but for what the axes miss.
+
+    M = V diag(l) V^T + R, and |x^T R x| <= |R|_F |x|^2, where |x|^2 <= 1.01 sum_k q_k.
+    """
+
+    missed: float  # at least |R|_F
+
+    def slack(self, *H: Tensor) -> Tensor:
+        return super().slack(*H) + 1.01 * self.missed * H[0].sum(-1, keepdim=True)
+
+
+def axes(M: Tensor) -> tuple[Tensor, Tensor, float] | None:
+    """Eigenvalues (n,), axes (n, n) as columns, and a bound on what they miss of a symmetric M, in Frobenius norm."""
+    values, V = torch.linalg.eigh(M)
+    eye = torch.eye(len(M), dtype=M.dtype, device=M.device)
+    if not float((V.mT @ V - eye).norm()) < 1e-6:  # then |V x|^2 and |x|^2 differ by less than 1 %
+        return None
+    rest = (M - (V * values) @ V.mT).norm()
+    size = (M.abs() + (V * values).abs() @ V.abs().mT).norm()
+    return values, V, float(rest + size * (2 * len(M) + 8) * EPS) * (1 + 1e-6)
+
+
+def quadratic(r: Reader, x: Handle) -> Handle | None:
+    """The sum over the entries of a flat product of y and an affine function of y, where x is that."""
+    node = r.nodes[x.index]
+    if not isinstance(node.op, Product) or len(x.shape) != 1:
+        return None
+    one, two = r.nodes[node.inputs[0]].inputs
+    for i, j in ((one, two), (two, one)):
+        op = r.nodes[j].op
+        if type(op) is Dense and r.nodes[j].inputs == (i,):
+            found = axes((op.weight + op.weight.mT) / 2)
+            if found is not None:
+                y, (values, V, missed) = Handle(i, x.shape), found
+                squares = square(r, dense(r, y, V.mT))
+                form = r.add(AxisSum(values.unsqueeze(0), values.new_zeros(1), missed), (1,), squares)
+                return add(r, form, dense(r, y, op.bias.unsqueeze(0)))
+    return None
