@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.arithmetic import scale
-from rarely.bounds.operators import EPS, TINY, Elementwise, Interval, Relaxed, magnitude
+from rarely.bounds.operators import EPS, TINY, Elementwise, Interval, Relaxed, Terms, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
 
 GRID = 64  # steps over an interval of mixed curvature: what they miss is 1/4096 of M w^2 / 8
@@ -193,6 +193,10 @@ class Curve(Relaxed):
 
     def _margin(self, value: Tensor) -> Tensor:
         return (value.abs() + self.function.scale) * ROUNDING + TINY
+
+    def terms(self, *H: Tensor) -> Terms:
+        """Assumes that the network's function is within 12 eps of the result: libraries are within four."""
+        return Terms(H[1] + self.function.scale, 4)
 
     def unsettled(self, x: Interval) -> Tensor:
         return x[0] < x[1]

@@ -1,4 +1,4 @@
-"""Dense layers, and products with a constant matrix."""
+"""Dense layers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import TINY, Affine, Interval, gamma, magnitude
+from rarely.bounds.operators import Affine, Interval, Terms
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -26,7 +25,7 @@ class Dense(Affine):
     def interval(self, *xs: Interval) -> Interval:
         low, high = xs[0]
         centre = self.forward((low + high) / 2)
-        reach = F.linear((high - low) / 2, self.weight.abs()) + self.slack(magnitude(xs[0]))
+        reach = F.linear((high - low) / 2, self.weight.abs())
         return centre - reach, centre + reach
 
     def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
@@ -35,9 +34,9 @@ class Dense(Affine):
     def constant(self) -> Tensor:
         return self.bias
 
-    def slack(self, *H: Tensor) -> Tensor:
-        n = max(self.weight.shape)
-        return F.linear(H[0], self.weight.abs(), self.bias.abs()) * gamma(n, H[0].dtype) + TINY
+    def terms(self, *H: Tensor) -> Terms:
+        out, n = self.weight.shape
+        return Terms(F.linear(H[0], self.weight.abs(), self.bias.abs()), n, out)
 
     def keep_outputs(self, index: Tensor) -> Dense:
         return Dense(self.weight[index], self.bias[index])
@@ -50,10 +49,3 @@ class Dense(Affine):
 def dense(r: Reader, input: Handle, weight: Any, bias: Any = None) -> Handle:
     op = Dense(*r.weights(weight, bias))
     return r.add(op, (*input.shape[:-1], op.weight.shape[0]), input)
-
-
-@reads("matmul")
-def matmul(r: Reader, input: Any, other: Any) -> Handle:
-    if isinstance(other, Handle) or other.ndim != 2:
-        raise Unprovable("a matrix product other than value times constant matrix")
-    return dense(r, input, other.mT)

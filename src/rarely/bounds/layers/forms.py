@@ -15,7 +15,7 @@ from rarely.bounds.layers.arithmetic import add
 from rarely.bounds.layers.curves import square
 from rarely.bounds.layers.dense import Dense, dense
 from rarely.bounds.layers.products import Product
-from rarely.bounds.operators import EPS
+from rarely.bounds.operators import EPS, Terms
 from rarely.bounds.reader import Handle, Reader
 
 
@@ -23,13 +23,16 @@ from rarely.bounds.reader import Handle, Reader
 class AxisSum(Dense):
     """sum_k l_k q_k, where q_k = (v_k x)^2 along nearly orthonormal axes: x^T M x but for what the axes miss.
 
-    M = V diag(l) V^T + R, and |x^T R x| <= |R|_F |x|^2, where |x|^2 <= 1.01 sum_k q_k.
+    M = V diag(l) V^T + R, and |x^T R x| <= |R|_F |x|^2. The network, which knows nothing of axes, rounds a sum of
+    products that is at most |x|^T |M| |x| <= |M|_F |x|^2. And |x|^2 <= 1.01 sum_k q_k.
     """
 
-    missed: float  # at least |R|_F
+    cover: float  # 1.01 (|M|_F + |R|_F / (8 EPS))
 
-    def slack(self, *H: Tensor) -> Tensor:
-        return super().slack(*H) + 1.01 * self.missed * H[0].sum(-1, keepdim=True)
+    def terms(self, *H: Tensor) -> Terms:
+        n = self.weight.shape[1]
+        plain = super().terms(*H)
+        return Terms(plain.size + self.cover * H[0].sum(-1, keepdim=True), 2 * n + 4, plain.back)
 
 
 def axes(M: Tensor) -> tuple[Tensor, Tensor, float] | None:
@@ -55,7 +58,8 @@ def quadratic(r: Reader, x: Handle) -> Handle | None:
             found = axes((op.weight + op.weight.mT) / 2)
             if found is not None:
                 y, (values, V, missed) = Handle(i, x.shape), found
+                cover = 1.01 * (float(op.weight.norm()) + missed / (8 * EPS))
                 squares = square(r, dense(r, y, V.mT))
-                form = r.add(AxisSum(values.unsqueeze(0), values.new_zeros(1), missed), (1,), squares)
+                form = r.add(AxisSum(values.unsqueeze(0), values.new_zeros(1), cover), (1,), squares)
                 return add(r, form, dense(r, y, op.bias.unsqueeze(0)))
     return None

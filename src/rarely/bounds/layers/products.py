@@ -12,7 +12,7 @@ from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.arithmetic import scale
 from rarely.bounds.layers.curves import reciprocal, square
 from rarely.bounds.layers.move import expand
-from rarely.bounds.operators import TINY, Affine, Interval, Relaxed, contract, gamma, magnitude
+from rarely.bounds.operators import TINY, Affine, Interval, Relaxed, Terms, contract, gamma, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
 MODE='best'
 
@@ -25,7 +25,7 @@ class Pairs(Affine):
 
     def interval(self, *xs: Interval) -> Interval:
         (a, b), (c, d) = xs
-        margin = self.slack(magnitude(xs[0]), magnitude(xs[1]))
+        margin = self._sizes(magnitude(xs[0]), magnitude(xs[1])) * gamma(3, a.dtype) + TINY
         return torch.stack([a, c, a + c, a - d], 1) - margin, torch.stack([b, d, b + d, b - c], 1) + margin
 
     def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
@@ -34,9 +34,12 @@ class Pairs(Affine):
     def constant(self) -> None:
         return None
 
-    def slack(self, *H: Tensor) -> Tensor:
-        both = H[0] + H[1]
-        return torch.stack([H[0], H[1], both, both], 1) * gamma(3, both.dtype) + TINY
+    def terms(self, *H: Tensor) -> Terms:
+        """The network computes neither sum nor difference: they round in bounds alone."""
+        return Terms(self._sizes(*H), 0, 3)
+
+    def _sizes(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([x, y, x + y, x + y], 1)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,9 @@ class Product(Relaxed):
         ends = torch.stack([a * b for a in (low[:, 0], high[:, 0]) for b in (low[:, 1], high[:, 1])])
         least, most = ends.aminmax(dim=0)
         return least - least.abs() * gamma(1, low.dtype) - TINY, most + most.abs() * gamma(1, low.dtype) + TINY
+
+    def terms(self, *H: Tensor) -> Terms:
+        return Terms(H[1], 1)
 
     def unsettled(self, x: Interval) -> Tensor:
         return x[0] < x[1]
