@@ -160,6 +160,23 @@ class Relaxed(Operator):
         """
 
 
+@dataclass(frozen=True)
+class Along:
+    """A value beside linear functions of the inputs: |z - middle - slope w| <= off, w from the centre of the inputs."""
+
+    slope: Tensor  # (B, *event, n)
+    middle: Tensor  # (B, *event)
+    off: Tensor  # (B, *event)
+    reach: Tensor  # (B, n), at least |w|
+
+
+class Joint(Relaxed):
+    """One that gains from knowing how the entries of its input depend on those of the network together."""
+
+    @abstractmethod
+    def relax(self, x: Interval, along: Along | None = None) -> Relaxation: ...
+
+
 class Kinked(Relaxed):
     """Convex, and affine on either side of zero: its lower slope is free, and a fixed sign of its input settles it."""
 

@@ -51,8 +51,8 @@ def quadratic(r: Reader, x: Handle) -> Handle | None:
     node = r.nodes[x.index]
     if not isinstance(node.op, Product) or len(x.shape) != 1:
         return None
-    one, two = r.nodes[node.inputs[0]].inputs
-    for i, j in ((one, two), (two, one)):
+    pair = r.nodes[node.inputs[0]].inputs  # of the values that were stacked
+    for i, j in (pair, pair[::-1]):
         op = r.nodes[j].op
         if type(op) is Dense and r.nodes[j].inputs == (i,):
             found = axes((op.weight + op.weight.mT) / 2)

@@ -11,56 +11,44 @@ from torch import Tensor
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.arithmetic import scale
 from rarely.bounds.layers.curves import reciprocal, square
-from rarely.bounds.layers.move import expand
-from rarely.bounds.operators import TINY, Affine, Interval, Relaxed, Terms, contract, gamma, magnitude
+from rarely.bounds.layers.move import expand, rearrange
+from rarely.bounds.operators import TINY, Along, Interval, Joint, Terms, contract, gamma, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
-MODE='best'
-
-@dataclass(frozen=True)
-class Pairs(Affine):
-    """Of x and y of equal shape (*event): x, y, x + y and x - y, (4, *event)."""
-
-    def forward(self, *xs: Tensor) -> Tensor:
-        return torch.stack([xs[0], xs[1], xs[0] + xs[1], xs[0] - xs[1]], 1)
-
-    def interval(self, *xs: Interval) -> Interval:
-        (a, b), (c, d) = xs
-        margin = self._sizes(magnitude(xs[0]), magnitude(xs[1])) * gamma(3, a.dtype) + TINY
-        return torch.stack([a, c, a + c, a - d], 1) - margin, torch.stack([b, d, b + d, b - c], 1) + margin
-
-    def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
-        return A[:, :, 0] + A[:, :, 2] + A[:, :, 3], A[:, :, 1] + A[:, :, 2] - A[:, :, 3]
-
-    def constant(self) -> None:
-        return None
-
-    def terms(self, *H: Tensor) -> Terms:
-        """The network computes neither sum nor difference: they round in bounds alone."""
-        return Terms(self._sizes(*H), 0, 3)
-
-    def _sizes(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([x, y, x + y, x + y], 1)
 
 
 @dataclass(frozen=True)
 class Planes:
-    """lower (x, y) + shift <= x y <= upper (x, y) + shift over the first two of each four."""
+    """sum_k A_k x_k y_k from below: linear at the centre, and what the deviations from it multiply to.
 
-    slopes: tuple[Tensor, Tensor]  # (B, 4, *event), below and above
-    mid_shift: Tensor  # (B, *event)
-    half_shift: Tensor  # less the slack
+    x y = cx y + cy x - cx cy + dx dy. One by one, |dx dy| is at most the product of the half widths. Together,
+    with dx_k = a_k w + e_k and dy_k = b_k w + f_k over inputs |w| <= 1, the products of e and f are bounded one by one
+    and the rest is w^T K w, K the symmetric part of sum_k A_k a_k b_k^T. With |w_i w_j| <= (w_i^2 + w_j^2) / 2 that is at
+    least -sum_i max(0, sum_{j != i} |K_ij| - K_ii), which is zero where K is diagonally dominant. The better of both.
+    """
+
+    slope: Tensor  # (B, 2, *event): cy, cx
+    shift: Tensor  # (B, *event): - cx cy
+    slack: Tensor  # (B, *event)
+    apart: Tensor  # (B, *event)
+    linear: tuple[Tensor, Tensor] | None  # a and b, (B, k, n)
+    rest: Tensor | None  # (B, *event)
 
     def backward(self, A: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor]:
         size = A.abs()
-        lower, upper = (s.unsqueeze(1) for s in self.slopes)
-        bias = contract(A, self.mid_shift) + contract(size, self.half_shift)
-        A, size = A.unsqueeze(2), size.unsqueeze(2)
-        return torch.addcmul(A * ((lower + upper) / 2.0), size, (lower - upper) / 2.0), bias
+        lost = contract(size, self.apart)
+        if self.linear is not None and self.rest is not None:
+            M = torch.einsum("bmk,bki,bkj->bmij", A.flatten(2), *self.linear)
+            K = (M + M.mT) / 2
+            own = K.diagonal(dim1=-2, dim2=-1)
+            bent = (K.abs().sum(-1) - own.abs() - own).clamp(min=0).sum(-1)
+            lost = torch.fmin(lost, bent + contract(size, self.rest))
+        bias = contract(A, self.shift) - contract(size, self.slack) - lost
+        return A.unsqueeze(2) * self.slope.unsqueeze(1), bias
 
 
 @dataclass(frozen=True)
-class Product(Relaxed):
-    """x y from `Pairs`."""
+class Product(Joint):
+    """x y of two values that are stacked, (2, *event)."""
 
     def forward(self, *xs: Tensor) -> Tensor:
         return xs[0][:, 0] * xs[0][:, 1]
@@ -78,27 +66,23 @@ class Product(Relaxed):
         return x[0] < x[1]
 
     def influence(self, x: Interval, size: Tensor) -> Tensor:
-        a, b, p, q = ((x[1] - x[0]) / 2).unbind(1)
-        return torch.stack([size * b, size * a, size * p / 4, size * q / 4], 1) / 4
+        return size.unsqueeze(1) * ((x[1] - x[0]) / 8).flip(1)
 
-    def relax(self, x: Interval) -> Planes:
-        low, high = x
-        centre, half = (low + high) / 2, (high - low) / 2
-        cx, cy, cp, cq = centre.unbind(1)
-        hx, hy, hp, hq = half.unbind(1)
-        plane = [cy, cx, -cx * cy]
-        lower, upper = [*plane[:2], plane[2] - hx * hy], [*plane[:2], plane[2] + hx * hy]
-        sl = (hq * hq < 4 * hx * hy) if MODE == 'best' else torch.full_like(hq, MODE == 'squares', dtype=torch.bool)
-        su = (hp * hp < 4 * hx * hy) if MODE == 'best' else torch.full_like(hq, MODE == 'squares', dtype=torch.bool)
-        sq = [(cp - cq) / 2, (cp + cq) / 2]
-        sq_low = [*sq, (low[:, 3] * high[:, 3] - cp * cp) / 4]
-        sq_up = [*sq, (cq * cq - low[:, 2] * high[:, 2]) / 4]
-        lower = [torch.where(sl, a, b) for a, b in zip(sq_low, lower)]
-        upper = [torch.where(su, a, b) for a, b in zip(sq_up, upper)]
-        H = magnitude(x)
-        slack = (H[:, 0] + H[:, 1]) ** 2 * gamma(16 + H[0].numel(), H.dtype) + TINY
-        slopes = [torch.stack([p[0], p[1], p[0] * 0, p[0] * 0], 1) for p in (lower, upper)]
-        return Planes(tuple(slopes), (lower[2] + upper[2]) / 2, (lower[2] - upper[2]) / 2 - slack)
+    def relax(self, x: Interval, along: Along | None = None) -> Planes:
+        centre, half, H = (x[0] + x[1]) / 2, (x[1] - x[0]) / 2, magnitude(x)
+        (cx, cy), (hx, hy) = centre.unbind(1), half.unbind(1)
+        slack = H[:, 0] * H[:, 1] * gamma(16 + cx[0].numel(), H.dtype) + TINY
+        linear = rest = None
+        if along is not None:
+            n = along.reach.shape[1]
+            slope = along.slope * along.reach.reshape(-1, *(1,) * (H.ndim - 1), n)
+            swing = slope.abs().sum(-1)
+            off = along.off + (along.middle - centre).abs()
+            off = off + (off + swing + H) * gamma(n, H.dtype)
+            (a, b), (sx, sy), (ex, ey) = slope.flatten(2, -2).unbind(1), swing.unbind(1), off.unbind(1)
+            linear = a, b
+            rest = (sx * ey + ex * (sy + ey)) * (1 + 1e-12) + sx * sy * gamma(a.shape[1] + 4 * n, H.dtype)
+        return Planes(centre.flip(1), -cx * cy, slack, hx * hy, linear, rest)
 
 
 def product(r: Reader, x: Handle, y: Handle) -> Handle:
@@ -107,7 +91,7 @@ def product(r: Reader, x: Handle, y: Handle) -> Handle:
     if len(x.shape) != len(y.shape):
         raise Unprovable("a product that broadcasts over the batch dimension")
     x, y = expand(r, x, y)
-    return r.add(Product(), x.shape, r.add(Pairs(), (4, *x.shape), x, y))
+    return r.add(Product(), x.shape, rearrange(r, lambda a, b: torch.stack([a, b], 1), x, y))
 
 
 @reads("mul", "imul")
