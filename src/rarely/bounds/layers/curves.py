@@ -100,23 +100,26 @@ class Power:
 
 @dataclass(frozen=True)
 class Exp:
+    """exp(x), or exp(min(x, ceiling))."""
+
+    ceiling: float = math.inf
     scale: float = 0.0
     least: float = 0.0
 
     def value(self, x: Tensor) -> Tensor:
-        return x.exp()
+        return x.clamp(max=self.ceiling).exp()
 
     def slope(self, x: Tensor) -> Tensor:
         return x.exp()
 
     def extent(self, x: Interval) -> Interval:
-        return x[0].exp(), x[1].exp()
+        return self.value(x[0]), self.value(x[1])
 
     def bend(self, x: Interval) -> Tensor:
-        return torch.ones_like(x[0])
+        return (x[1] <= self.ceiling).double()
 
     def curvature(self, x: Interval) -> Tensor:
-        return x[1].exp()
+        return torch.full_like(x[0], torch.inf)  # no line across the ceiling
 
 
 @dataclass(frozen=True)
@@ -183,12 +186,16 @@ class Curve(Relaxed):
     """A smooth function of each entry."""
 
     function: Function
+    floor: float = -math.inf  # inputs are known to be no smaller, whatever their bounds say
+
+    def _known(self, x: Interval) -> Interval:
+        return x[0].clamp(min=self.floor), x[1].clamp(min=self.floor)
 
     def forward(self, *xs: Tensor) -> Tensor:
         return self.function.value(xs[0])
 
     def interval(self, *xs: Interval) -> Interval:
-        low, high = self.function.extent(xs[0])
+        low, high = self.function.extent(self._known(xs[0]))
         return (low - self._margin(low)).clamp(min=self.function.least), high + self._margin(high)
 
     def _margin(self, value: Tensor) -> Tensor:
@@ -202,11 +209,13 @@ class Curve(Relaxed):
         return x[0] < x[1]
 
     def influence(self, x: Interval, size: Tensor) -> Tensor:
+        x = self._known(x)
         (below, low), (above, high) = self._lines(x)
         gap = (above - below) * (x[0] + x[1]) / 2 + high - low
         return size * gap / (x[1] - x[0]).clamp(min=torch.finfo(size.dtype).tiny)
 
     def relax(self, x: Interval) -> Elementwise:
+        x = self._known(x)
         return Elementwise.lines(x, *self._lines(x))
 
     def _lines(self, x: Interval) -> tuple[Interval, Interval]:
@@ -287,8 +296,8 @@ def _better(x: Interval, line: Interval, constant: Tensor, sign: float) -> Inter
     return torch.where(kept, line[0], constant * 0), torch.where(kept, line[1], constant)
 
 
-def curve(r: Reader, x: Handle, function: Function) -> Handle:
-    return r.add(Curve(function), x.shape, x)
+def curve(r: Reader, x: Handle, function: Function, floor: float = -math.inf) -> Handle:
+    return r.add(Curve(function, floor), x.shape, x)
 
 
 @reads("pow")

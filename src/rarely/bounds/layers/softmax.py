@@ -6,6 +6,9 @@ delta_j), d_j - d_i is off from x_j - x_i by at most u (|x_j - m| + |x_i - m|), 
 2 max |x|. The ratio e_j / e_i has the relative error of two exponentials, the sum one of k terms, the quotient one of
 its own. An e_j that underflows is less than the smallest normal number; the sum is at least about 1, so it costs as
 much in the result, which the charge for underflow covers.
+
+Differences above `_CEILING` are taken as that, so that wide boxes do not overflow: a softmax_i with one of those is less
+than 1e-26, in the network and here, and as much is charged.
 """
 
 from __future__ import annotations
@@ -18,11 +21,17 @@ from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.arithmetic import neg
-from rarely.bounds.layers.curves import exp, log, reciprocal
+from rarely.bounds.layers.curves import Exp, Log, Power, curve
 from rarely.bounds.layers.dense import dense
 from rarely.bounds.layers.move import rearrange
 from rarely.bounds.operators import Affine, Interval, Terms
 from rarely.bounds.reader import Handle, Reader, reads
+
+
+_LEAST = 0.99  # of the sums, one of whose terms is 1, but for the rounding of at most `_MOST` terms
+_MOST = 2**16
+_CEILING = 60.0
+_SHARE = Power(-1.0, scale=1e-11)  # 16 float64 roundings of which are more than exp(-60)
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class Differences(Affine):
         return Terms(H[0].unsqueeze(-2) + H[0].unsqueeze(-1) + 2 * most, 2, 2 * H[0].shape[-1])
 
 
-def _sums(r: Reader, x: Handle, dim: Any) -> tuple[Handle, int]:
+def _sums(r: Reader, x: Handle, dim: Any, function: Exp) -> tuple[Handle, int]:
     """sum_j exp(x_j - x_i) with the axis moved last, and which axis that was."""
     rank = len(x.shape) + 1
     if dim is None or dim % rank == 0:
@@ -57,18 +66,20 @@ def _sums(r: Reader, x: Handle, dim: Any) -> tuple[Handle, int]:
     axis = dim % rank
     last = rearrange(r, lambda v: v.movedim(axis, -1), x)
     k = last.shape[-1]
-    apart = exp(r, r.add(Differences(), (*last.shape, k), last))
+    if k > _MOST:
+        raise Unprovable(f"softmax over {k} entries")
+    apart = curve(r, r.add(Differences(), (*last.shape, k), last), function)
     total = dense(r, apart, torch.ones(1, k, dtype=torch.float64))
     return rearrange(r, lambda v: v.squeeze(-1), total), axis
 
 
 @reads("softmax", nn.Softmax)
 def softmax(r: Reader, input: Handle, dim: Any, _stacklevel: int = 3, dtype: Any = None) -> Handle:
-    total, axis = _sums(r, input, dim)
-    return rearrange(r, lambda v: v.movedim(-1, axis), reciprocal(r, total))  # type: ignore[no-any-return]
+    total, axis = _sums(r, input, dim, Exp(_CEILING))
+    return rearrange(r, lambda v: v.movedim(-1, axis), curve(r, total, _SHARE, _LEAST))  # type: ignore[no-any-return]
 
 
 @reads("log_softmax", nn.LogSoftmax)
 def log_softmax(r: Reader, input: Handle, dim: Any, _stacklevel: int = 3, dtype: Any = None) -> Handle:
-    total, axis = _sums(r, input, dim)
-    return rearrange(r, lambda v: v.movedim(-1, axis), neg(r, log(r, total)))  # type: ignore[no-any-return]
+    total, axis = _sums(r, input, dim, Exp())
+    return rearrange(r, lambda v: v.movedim(-1, axis), neg(r, curve(r, total, Log(), _LEAST)))  # type: ignore[no-any-return]
