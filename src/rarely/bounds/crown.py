@@ -19,7 +19,6 @@ from rarely.bounds.operators import EPS, TINY, Along, Interval, Joint, Relaxed, 
 from rarely.bounds.region import Bounded, BoxRegion, Region
 from rarely.bounds.slopes import optimise
 
-
 _JOINT = 2**12  # entries of a value times those of the input, up to which planes over the inputs are kept
 
 

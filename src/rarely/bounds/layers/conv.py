@@ -96,9 +96,7 @@ class ConvTranspose(Affine):
 
     def _apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, turned: bool = True) -> Tensor:
         rest = self.output_padding if turned else (0,) * len(self.stride)
-        return torch.convolution(
-            x, weight, bias, self.stride, self.padding, self.dilation, turned, rest, self.groups
-        )
+        return torch.convolution(x, weight, bias, self.stride, self.padding, self.dilation, turned, rest, self.groups)
 
     def forward(self, *xs: Tensor) -> Tensor:
         return self._apply(xs[0], self.weight, self.bias)
@@ -139,8 +137,8 @@ def conv_transpose(
     if len(input.shape) != rank + 1:
         raise Unprovable("a transposed convolution without a batch dimension")
     b = W.new_zeros(W.shape[1] * groups) if bias is None else r.real(bias)
-    sizes = (per_axis(v, rank) for v in (stride, padding, output_padding, dilation))
-    op = ConvTranspose(W, b, *sizes, groups)
+    strides, pads, more, steps = (per_axis(v, rank) for v in (stride, padding, output_padding, dilation))
+    op = ConvTranspose(W, b, strides, pads, more, steps, groups)
     return r.add(op, op.forward(W.new_zeros(1, *input.shape)).shape[1:], input)
 
 

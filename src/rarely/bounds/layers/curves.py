@@ -10,175 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.arithmetic import scale
+from rarely.bounds.layers.functions import ROUNDING, Exp, Function, Log, Power, Wave
 from rarely.bounds.operators import EPS, TINY, Elementwise, Interval, Relaxed, Terms, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
 
 GRID = 64  # steps over an interval of mixed curvature: what they miss is 1/4096 of M w^2 / 8
-FAR = 2.0**20  # beyond, sin and cos are only known to lie in [-1, 1]
-ROUNDING = 16 * EPS  # of a function or its derivative in float64, relative; torch's own are within 2 EPS
-
-
-class Function(Protocol):
-    """What the bounds need to know; everything is NaN outside the domain."""
-
-    @property
-    def scale(self) -> float:
-        """What rounding is relative to, besides the value itself."""
-
-    @property
-    def least(self) -> float:
-        """No value is below."""
-
-    def value(self, x: Tensor) -> Tensor: ...
-
-    def slope(self, x: Tensor) -> Tensor: ...
-
-    def extent(self, x: Interval) -> Interval:
-        """The least and the largest computed value, with what lies inside the interval."""
-
-    def bend(self, x: Interval) -> Tensor:
-        """1 where it is convex on the interval, -1 where concave, 0 where neither is known."""
-
-    def curvature(self, x: Interval) -> Tensor:
-        """At least |f''| on the interval, where `bend` is 0."""
-
-
-@dataclass(frozen=True)
-class Power:
-    """x^p. Of a negative x only whole powers exist, and of zero only positive ones."""
-
-    exponent: float
-    scale: float = 0.0
-
-    @property
-    def _whole(self) -> bool:
-        return self.exponent == round(self.exponent)
-
-    @property
-    def least(self) -> float:
-        return 0.0 if self._even or not self._whole else -math.inf
-
-    @property
-    def _even(self) -> bool:
-        return self._whole and round(self.exponent) % 2 == 0
-
-    def value(self, x: Tensor) -> Tensor:
-        return x.reciprocal() if self.exponent == -1 else x**self.exponent
-
-    def slope(self, x: Tensor) -> Tensor:
-        return self.exponent * x ** (self.exponent - 1)
-
-    def extent(self, x: Interval) -> Interval:
-        ends = [self.value(x[0]), self.value(x[1])]
-        if self.exponent > 0:
-            ends.append(self.value(torch.clamp(x[0] * 0, *x)))
-        low, high = torch.stack(ends).aminmax(dim=0)
-        if self.exponent < 0:
-            split = (x[0] <= 0) & (x[1] >= 0)
-            low, high = (torch.where(split, torch.nan, end) for end in (low, high))
-        return low, high
-
-    def bend(self, x: Interval) -> Tensor:
-        p, one = self.exponent, torch.ones_like(x[0])
-        if not self._whole:
-            return one if p > 1 or p < 0 else -one
-        if self._even:
-            return one
-        return torch.where(x[0] >= 0, one, torch.where(x[1] <= 0, -one, one * 0))
-
-    def curvature(self, x: Interval) -> Tensor:
-        p = self.exponent
-        return abs(p * (p - 1)) * magnitude(x) ** (p - 2)
-
-
-@dataclass(frozen=True)
-class Exp:
-    """exp(x), or exp(min(x, ceiling))."""
-
-    ceiling: float = math.inf
-    scale: float = 0.0
-    least: float = 0.0
-
-    def value(self, x: Tensor) -> Tensor:
-        return x.clamp(max=self.ceiling).exp()
-
-    def slope(self, x: Tensor) -> Tensor:
-        return x.exp()
-
-    def extent(self, x: Interval) -> Interval:
-        return self.value(x[0]), self.value(x[1])
-
-    def bend(self, x: Interval) -> Tensor:
-        return (x[1] <= self.ceiling).double()
-
-    def curvature(self, x: Interval) -> Tensor:
-        return torch.full_like(x[0], torch.inf)  # no line across the ceiling
-
-
-@dataclass(frozen=True)
-class Log:
-    scale: float = 0.0
-    least: float = -math.inf
-
-    def value(self, x: Tensor) -> Tensor:
-        return x.log()
-
-    def slope(self, x: Tensor) -> Tensor:
-        return x.reciprocal()
-
-    def extent(self, x: Interval) -> Interval:
-        outside = x[0] <= 0
-        return torch.where(outside, torch.nan, x[0].log()), torch.where(outside, torch.nan, x[1].log())
-
-    def bend(self, x: Interval) -> Tensor:
-        return -torch.ones_like(x[0])
-
-    def curvature(self, x: Interval) -> Tensor:
-        return x[0] ** -2.0
-
-
-@dataclass(frozen=True)
-class Wave:
-    """sin or cos."""
-
-    cosine: bool
-    scale: float = 1.0
-    least: float = -1.0
-
-    def value(self, x: Tensor) -> Tensor:
-        return x.cos() if self.cosine else x.sin()
-
-    def slope(self, x: Tensor) -> Tensor:
-        return -x.sin() if self.cosine else x.cos()
-
-    def extent(self, x: Interval) -> Interval:
-        ends = self.value(x[0]), self.value(x[1])
-        peak = 0.0 if self.cosine else math.pi / 2
-        far = ~(magnitude(x) <= FAR)
-        low = torch.where(_meets(x, peak + math.pi) | far, -1.0, torch.minimum(*ends))
-        high = torch.where(_meets(x, peak) | far, 1.0, torch.maximum(*ends))
-        lost = (x[0] + x[1]).isnan()
-        return torch.where(lost, torch.nan, low), torch.where(lost, torch.nan, high)
-
-    def bend(self, x: Interval) -> Tensor:
-        low, high = self.extent(x)  # f'' = -f
-        return (high <= -ROUNDING).double() - (low >= ROUNDING).double()
-
-    def curvature(self, x: Interval) -> Tensor:
-        return torch.where(magnitude(x) <= FAR, 1.0, torch.inf)
-
-
-def _meets(x: Interval, at: float) -> Tensor:
-    """Whether an interval holds a point at + 2 pi k, or may: within `FAR`, the division is off by less than 1e-9."""
-    first, last = ((end - at) / (2 * math.pi) for end in x)
-    return (last + 1e-9).floor() >= (first - 1e-9).ceil()
 
 
 @dataclass(frozen=True)
@@ -223,10 +66,7 @@ class Curve(Relaxed):
         bend = self.function.bend(x)
         straight, tangent = self._chord(x, bend), self._tangent(x, bend)
         convex = bend > 0
-        below, above = (
-            tuple(torch.where(convex, a, b) for a, b in zip(*pair, strict=True))
-            for pair in ((tangent, straight), (straight, tangent))
-        )
+        below, above = _chosen(convex, tangent, straight), _chosen(convex, straight, tangent)
         mixed = bend == 0
         if bool(mixed.any()):
             lines = self._on_grid((x[0][mixed], x[1][mixed]))
@@ -273,6 +113,10 @@ class Curve(Relaxed):
         return lines[0], lines[1]
 
 
+def _chosen(where: Tensor, one: Interval, other: Interval) -> Interval:
+    return torch.where(where, one[0], other[0]), torch.where(where, one[1], other[1])
+
+
 def _hull_slope(points: Tensor, values: Tensor) -> Tensor:
     """Slope of the line above all points (k, n) that is lowest at the centre.
 
@@ -293,7 +137,7 @@ def _hull_slope(points: Tensor, values: Tensor) -> Tensor:
 def _better(x: Interval, line: Interval, constant: Tensor, sign: float) -> Interval:
     """The line, or the constant where that is higher (sign 1) at the centre, or the line is not a number."""
     kept = sign * (line[0] * ((x[0] + x[1]) / 2) + line[1] - constant) >= 0
-    return torch.where(kept, line[0], constant * 0), torch.where(kept, line[1], constant)
+    return _chosen(kept, line, (constant * 0, constant))
 
 
 def curve(r: Reader, x: Handle, function: Function, floor: float = -math.inf) -> Handle:
@@ -304,10 +148,10 @@ def curve(r: Reader, x: Handle, function: Function, floor: float = -math.inf) ->
 def power(r: Reader, input: Any, exponent: Any) -> Handle:
     if isinstance(exponent, Handle) or not isinstance(input, Handle):
         raise Unprovable("a power with an exponent that the network computes")
-    p = r.real(exponent)
-    if p.numel() != 1:
+    exponents = r.real(exponent)
+    if exponents.numel() != 1:
         raise Unprovable("powers with several exponents")
-    p = float(p)
+    p = float(exponents)
     if p in (0.0, 1.0):
         return input if p == 1 else scale(r, input, 0.0, 1.0)
     return curve(r, input, Power(p))

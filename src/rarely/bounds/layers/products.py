@@ -22,8 +22,8 @@ class Planes:
 
     x y = cx y + cy x - cx cy + dx dy. One by one, |dx dy| is at most the product of the half widths. Together,
     with dx_k = a_k w + e_k and dy_k = b_k w + f_k over inputs |w| <= 1, the products of e and f are bounded one by one
-    and the rest is w^T K w, K the symmetric part of sum_k A_k a_k b_k^T. With |w_i w_j| <= (w_i^2 + w_j^2) / 2 that is at
-    least -sum_i max(0, sum_{j != i} |K_ij| - K_ii), which is zero where K is diagonally dominant. The better of both.
+    and the rest is w^T K w, K the symmetric part of sum_k A_k a_k b_k^T. With |w_i w_j| <= (w_i^2 + w_j^2) / 2 that is
+    at least -sum_i max(0, sum_{j != i} |K_ij| - K_ii), zero where K is diagonally dominant. The better of both.
     """
 
     slope: Tensor  # (B, 2, *event): cy, cx

@@ -7,8 +7,8 @@ delta_j), d_j - d_i is off from x_j - x_i by at most u (|x_j - m| + |x_i - m|), 
 its own. An e_j that underflows is less than the smallest normal number; the sum is at least about 1, so it costs as
 much in the result, which the charge for underflow covers.
 
-Differences above `_CEILING` are taken as that, so that wide boxes do not overflow: a softmax_i with one of those is less
-than 1e-26, in the network and here, and as much is charged.
+Differences above `_CEILING` are taken as that, so that wide boxes do not overflow: a softmax_i with one of those is
+less than 1e-26, in the network and here, and as much is charged.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.arithmetic import neg
-from rarely.bounds.layers.curves import Exp, Log, Power, curve
+from rarely.bounds.layers.curves import curve
 from rarely.bounds.layers.dense import dense
+from rarely.bounds.layers.functions import Exp, Log, Power
 from rarely.bounds.layers.move import rearrange
 from rarely.bounds.operators import Affine, Interval, Terms
 from rarely.bounds.reader import Handle, Reader, reads
-
 
 _LEAST = 0.99  # of the sums, one of whose terms is 1, but for the rounding of at most `_MOST` terms
 _MOST = 2**16
