@@ -197,12 +197,15 @@ def _smaller(op: Affine | Relaxed | None, keep: Tensor, outputs: bool) -> Affine
     return op.keep_outputs(keep) if outputs else op.keep_inputs(keep)
 
 
-def pruned(graph: Graph, bounds: list[Interval]) -> Graph:
+def pruned(graph: Graph, bounds: list[Interval], finite: Tensor) -> Graph:
     """The graph without ReLUs between dense layers whose upper bound, (1, n) in `bounds`, is not positive.
 
     In a trained classifier most neurons are off around any one input, so branch and bound gets several times cheaper.
-    Rows and columns are only dropped, never combined, so nothing is rounded.
+    Rows and columns are only dropped, never combined, so nothing is rounded. Where the network may leave the range of
+    its numbers, `finite` (1,), bounds say nothing about what a neuron gives as it runs, and all stay.
     """
+    if not bool(finite.all()):
+        return graph
     nodes = list(graph.nodes)
     for i, op in graph.relus.items():
         j = nodes[i].inputs[0]

@@ -28,7 +28,6 @@ from torch import Tensor
 Interval = tuple[Tensor, Tensor]
 TINY = 1e-300
 EPS = torch.finfo(torch.float64).eps
-REAL = "real"  # what a proof says that does not hold for the network as it runs
 
 
 @dataclass(frozen=True)

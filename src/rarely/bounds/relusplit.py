@@ -216,7 +216,8 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, pla
     half = (deadline - time.monotonic()) / 2
     effort = 12 if 3 * 12 * plain < half else 0
     region = ledger.region.pick(who)
-    graph = pruned(graph, propagate(graph, region, deadline=time.monotonic() + half / 2).bounds)
+    plain_state = propagate(graph, region, deadline=time.monotonic() + half / 2)
+    graph = pruned(graph, plain_state.bounds, plain_state.finite)
     root = Root(propagate(graph, region, steps=effort, deadline=time.monotonic() + half), ledger.spec.pick(who))
     fresh, effort, stuck, batch = root.first(), 2 * steps, 0, 16
     stack: list[Domains] = []

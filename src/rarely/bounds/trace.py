@@ -126,10 +126,10 @@ def build(module: nn.Module, input_shape: Sequence[int]) -> Graph:
     Raises `Unprovable` for anything that no file of `layers` reads.
     """
     anchor = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), torch.zeros(1))
-    r = Reader(tuple(int(s) for s in input_shape), anchor.device)
+    r = Reader(tuple(int(s) for s in input_shape), anchor.device, runs_in(module))
     try:
         output = _walk(_traced(module), r).index
-        graph = _needed(r.nodes, output, runs_in(module))
+        graph = _needed(r.nodes, output, r.arithmetic)
         generator = torch.Generator().manual_seed(0)
         x = torch.rand(CHECKED, *input_shape, generator=generator).to(anchor) * 2 - 0.5
         with torch.no_grad():
