@@ -195,3 +195,18 @@ def test_a_share_of_a_box_is_bounded_however_small_the_slopes(scale, share):
     least, most = (float(volume.fraction_above(A, b, low, high, upper=side)) for side in (False, True))
     assert least <= share <= most
     assert scale < 1e-290 or most - least < 1e-12
+
+
+class _Multiplied(nn.Module):
+    def forward(self, x):
+        return x[:, :1] * x[:, 1:]
+
+
+@pytest.mark.parametrize("t", [0.25, 0.9, 0.999])
+def test_the_product_of_two_uniforms(t):
+    """P(u v >= t) = 1 - t + t log t."""
+    unit = UniformMeasure(torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+    found = _last(_Multiplied(), unit, _above(t), math.inf, most=3000, gap=0.02)
+    truth = math.log(1 - t + t * math.log(t))
+    assert found.log_lower <= truth <= found.log_upper
+    assert found.log_upper - found.log_lower <= 0.02

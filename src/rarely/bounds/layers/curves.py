@@ -152,6 +152,8 @@ def power(r: Reader, input: Any, exponent: Any) -> Handle:
     if exponents.numel() != 1:
         raise Unprovable("powers with several exponents")
     p = float(exponents)
+    if float(torch.tensor(p, dtype=getattr(torch, r.arithmetic.name))) != p:
+        raise Unprovable(f"a power with the exponent {p:g}, which is none of the network's numbers")
     if p in (0.0, 1.0):
         return input if p == 1 else scale(r, input, 0.0, 1.0)
     return curve(r, input, Power(p))

@@ -84,8 +84,8 @@ def handles(value: Any) -> list[Handle]:
     return []
 
 
-def _fill(value: Any, known: dict[Handle, Tensor], constants: bool) -> Any:
-    """Arguments with tensors for handles; constant tensors and numbers as they are, or zero."""
+def _fill(value: Any, known: dict[Handle, Tensor], constants: torch.dtype | None) -> Any:
+    """Arguments with tensors for handles; constant tensors as they are and numbers as this type has them, or zero."""
     if isinstance(value, Handle):
         return known[value]
     if isinstance(value, dict):
@@ -94,8 +94,10 @@ def _fill(value: Any, known: dict[Handle, Tensor], constants: bool) -> Any:
         return type(value)(_fill(v, known, constants) for v in value)
     if isinstance(value, Tensor) and value.is_floating_point():
         value = value.detach().double()
-        return value if constants else torch.zeros_like(value)
-    return 0.0 if isinstance(value, float) and not constants else value
+        return torch.zeros_like(value) if constants is None else value
+    if isinstance(value, float):
+        return 0.0 if constants is None else float(torch.tensor(value, dtype=constants))
+    return value
 
 
 def _numbers(value: Any) -> bool:
@@ -118,12 +120,13 @@ def rearrange(r: Reader, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> A
         row = torch.arange(start, start + math.prod(h.shape), dtype=torch.float64, device=r.device)
         known[h] = torch.stack([row, row + total]).reshape(PROBE, *h.shape)
         start += len(row)
-    result = fn(*_fill(args, known, False), **_fill(kwargs, known, False))
+    result = fn(*_fill(args, known, None), **_fill(kwargs, known, None))
     several = isinstance(result, (tuple, list))
     still: Any = [None] * len(result) if several else None
     if _numbers((args, kwargs)):
         zeros = {h: torch.zeros_like(v) for h, v in known.items()}
-        still = fn(*_fill(args, zeros, True), **_fill(kwargs, zeros, True))
+        kind = getattr(torch, r.arithmetic.name)
+        still = fn(*_fill(args, zeros, kind), **_fill(kwargs, zeros, kind))
     if several:
         return tuple(_gathered(r, out, fixed, total, inputs) for out, fixed in zip(result, still, strict=True))
     return _gathered(r, result, still, total, inputs)
