@@ -38,7 +38,7 @@ class Spec:
         """C and d without rows that several polytopes share, and which of these each row is, (m,)."""
         if self.C.shape[0] > 1 or self.d.shape[0] > 1:
             return self.C, self.d, torch.arange(self.C.shape[1], device=self.C.device)
-        rows, which = torch.cat([self.C[0], self.d[0].unsqueeze(1)], 1).unique(dim=0, return_inverse=True)
+        rows, which = torch.cat([self.C[0], self.d[0].unsqueeze(1)], 1).unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
         return rows[:, :-1].unsqueeze(0), rows[:, -1].unsqueeze(0), which
 
     def by_polytope(self, rows: Tensor) -> Tensor:
