@@ -24,15 +24,18 @@ class AxisSum(Dense):
     """sum_k l_k q_k, where q_k = (v_k x)^2 along nearly orthonormal axes: x^T M x but for what the axes miss.
 
     M = V diag(l) V^T + R, and |x^T R x| <= |R|_F |x|^2. The network, which knows nothing of axes, rounds a sum of
-    products that is at most |x|^T |M| |x| <= |M|_F |x|^2. And |x|^2 <= 1.01 sum_k q_k.
+    products that is at most |x|^T |M| |x| <= |M|_F |x|^2. And |x|^2 <= 1.01 sum_k q_k. What underflows in M x, at most
+    2 n + 1 times the smallest normal number in each of n entries, is multiplied by |x_i| <= 1 + |x|^2.
     """
 
-    cover: float  # 1.01 (|M|_F + |R|_F / (8 EPS))
+    cover: float  # |M|_F + |R|_F / (8 EPS)
+    lost: float  # n (2 n + 1) tiny / eps, for which charges multiply by more than eps
 
     def terms(self, *H: Tensor) -> Terms:
         n = self.weight.shape[1]
         plain = super().terms(*H)
-        return Terms(plain.size + self.cover * H[0].sum(-1, keepdim=True), 2 * n + 4, plain.back)
+        total = 1.01 * H[0].sum(-1, keepdim=True)
+        return Terms(plain.size + self.cover * total + self.lost * (1 + total), 2 * n + 4, plain.back)
 
 
 def axes(M: Tensor) -> tuple[Tensor, Tensor, float] | None:
@@ -58,8 +61,10 @@ def quadratic(r: Reader, x: Handle) -> Handle | None:
             found = axes((op.weight + op.weight.mT) / 2)
             if found is not None:
                 y, (values, V, missed) = Handle(i, x.shape), found
-                cover = 1.01 * (float(op.weight.norm()) + missed / (8 * EPS))
+                cover = float(op.weight.norm()) + missed / (8 * EPS)
+                n, arithmetic = len(values), r.arithmetic
+                lost = n * (2 * n + 1) * arithmetic.tiny / arithmetic.eps
                 squares = square(r, dense(r, y, V.mT))
-                form = r.add(AxisSum(values.unsqueeze(0), values.new_zeros(1), cover), (1,), squares)
+                form = r.add(AxisSum(values.unsqueeze(0), values.new_zeros(1), cover, lost), (1,), squares)
                 return add(r, form, dense(r, y, op.bias.unsqueeze(0)))
     return None

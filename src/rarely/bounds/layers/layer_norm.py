@@ -54,9 +54,10 @@ def layer_norm(
     shape, n = input.shape, math.prod(normalized_shape)
     lead = shape[: len(shape) - len(normalized_shape)]
     flat = rearrange(r, lambda v: v.reshape(len(v), *lead, n), input)
-    apart = dense(r, flat, torch.eye(n, dtype=torch.float64) - 1 / n)
-    variance = r.add(Variance(eps, n), (*lead, 1), square(r, apart), flat)
-    unit = product(r, apart, *expand(r, rsqrt(r, variance), shapes=[flat.shape]))
+    # Twice the same: the network rounds what it squares and what it scales in ways of their own.
+    squared, scaled = (dense(r, flat, torch.eye(n, dtype=torch.float64) - 1 / n) for _ in range(2))
+    variance = r.add(Variance(eps, n), (*lead, 1), square(r, squared), flat)
+    unit = product(r, scaled, *expand(r, rsqrt(r, variance), shapes=[flat.shape]))
     factor = torch.ones(n, dtype=torch.float64) if weight is None else r.real(weight).flatten()
     shift = torch.zeros_like(factor) if bias is None else r.real(bias).flatten()
     out = r.add(Scale(factor, shift, shift.abs()), flat.shape, unit)
