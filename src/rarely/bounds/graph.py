@@ -19,7 +19,6 @@ from rarely.bounds.operators import (
     Kinked,
     Relaxed,
     Terms,
-    contract,
     gamma,
     magnitude,
 )
@@ -111,14 +110,11 @@ class Charges:
     run: Tensor | None  # the network's
     peak: Tensor | None  # (B,) the largest number that the network may meet
 
-    def paid(self, A: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Ours and the network's for coefficients A (B or 1, m, ...) of the node: each (B, m)."""
-        size = None if self.own is None and self.run is None else A.flatten(2).abs()
-        own, run = (
-            None if size is None or charge is None else contract(size, charge.flatten(1))
-            for charge in (self.own, self.run)
-        )
-        return own, run
+    @cached_property
+    def both(self) -> Tensor | None:
+        if self.own is None or self.run is None:
+            return self.run if self.own is None else self.own
+        return self.own + self.run
 
 
 def charged(graph: Graph, i: int, inputs: list[Interval]) -> tuple[Interval, Charges]:

@@ -81,7 +81,7 @@ def bound_boxes(
     state = propagate(graph, box, lines=True, deadline=deadline)
     seen: dict[int, Tensor] = {}
     C, d, which = spec.distinct
-    plain = backward(state, graph.output, C, seen=seen).shifted(d)
+    plain = backward(state, graph.output, C, seen=seen, real=True).shifted(d)
     rows = plain.lower[:, which]
     best, real = spec.by_polytope(rows), spec.by_polytope(plain.real[:, which])
     hard = ~(best > 0).all(1)

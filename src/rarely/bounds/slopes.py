@@ -33,13 +33,8 @@ def _kept(won: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(won.reshape(*won.shape, *(1,) * (new.ndim - won.ndim)), new, old)
 
 
-def _aim(bound: LinearBound) -> Tensor:
-    """What to raise: the bound in real arithmetic where there is none on the network as it runs."""
-    return torch.where(bound.lower.isfinite(), bound.lower, bound.real)
-
-
 def _better(now: LinearBound, best: LinearBound) -> tuple[Tensor, LinearBound]:
-    won = (_aim(now) > _aim(best)) | _aim(best).isnan()
+    won = (now.lower > best.lower) | best.lower.isnan()
     pairs = ((now.A, best.A), (now.b, best.b), (now.lower, best.lower))
     A, b, lower = (_kept(won, new.detach(), old) for new, old in pairs)
     return won, LinearBound(A, b, lower, torch.fmax(now.real.detach(), best.real))
@@ -92,7 +87,7 @@ def _climb(
         last = step >= steps - 1
         with torch.set_grad_enabled(not last):
             now = bound(last)
-            slopes = [] if last else _gradients(_aim(now).sum(), tensors)
+            slopes = [] if last else _gradients(now.lower.sum(), tensors)
         if best is None:
             best = LinearBound(now.A.detach(), now.b.detach(), now.lower.detach(), now.real.detach())
         else:
@@ -105,15 +100,19 @@ def _climb(
 
 
 def optimise(
-    state: Propagated, start: int, A: Tensor, steps: int, rate: float = 0.25
+    state: Propagated, start: int, A: Tensor, steps: int, rate: float = 0.25, real: bool = False
 ) -> tuple[LinearBound, dict[int, Tensor]]:
-    """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes."""
+    """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes.
+
+    `real` as in `backward`.
+    """
     with torch.no_grad():
-        best = backward(state, start, A)
+        best = backward(state, start, A, real=real)
     slopes = first_slopes(state, start, A.shape[1])
     if slopes:
         free = [a.requires_grad_() for a in slopes.values()]
-        best, kept = _climb(lambda last: backward(state, start, A, slopes), [(free, rate, (0.0, 1.0))], steps, best)
+        groups: list[Group] = [(free, rate, (0.0, 1.0))]
+        best, kept = _climb(lambda last: backward(state, start, A, slopes, real=real and last), groups, steps, best)
         slopes = dict(zip(slopes, kept, strict=True))
     return best, slopes
 
@@ -135,6 +134,7 @@ def weighted(
     freedom: Freedom,
     signs: dict[int, Tensor] | None = None,
     seen: dict[int, Tensor] | None = None,
+    real: bool = False,
 ) -> LinearBound:
     """Bounds of sum_r w_r (C_r y + d_r) for Q choices of weights, (B, Q).
 
@@ -143,13 +143,13 @@ def weighted(
     """
     weights = torch.where(member, freedom.logits, -torch.inf).softmax(-1)
     push = {i: -b * signs[i].unsqueeze(1) for i, b in freedom.multipliers.items()} if signs else None
-    bound = backward(state, state.graph.output, weights @ C, freedom.slopes, push, seen)
+    bound = backward(state, state.graph.output, weights @ C, freedom.slopes, push, seen, real)
     # Weights that miss summing to one only scale the sum; forming the combined row rounds, against |y|.
     shift = (weights * d.unsqueeze(1)).sum(-1)
     reach = contract(weights.detach() @ C.abs(), magnitude(state.bounds[state.graph.output]))
     size, margin = (weights * d.abs().unsqueeze(1)).sum(-1) + reach, gamma(C.shape[1], C.dtype)
-    b, lower, real = (t + shift - (size + t.abs()) * margin for t in (bound.b, bound.lower, bound.real))
-    return LinearBound(bound.A, b, lower, real)
+    b, lower, apart = (t + shift - (size + t.abs()) * margin for t in (bound.b, bound.lower, bound.real))
+    return LinearBound(bound.A, b, lower, apart)
 
 
 def ascend(
@@ -178,7 +178,11 @@ def ascend(
         (list(free.multipliers.values()), rate / 2, (0.0, math.inf)),
         ([free.logits], 4 * rate, (-math.inf, math.inf)),
     ]
-    best, kept = _climb(lambda last: weighted(state, C, d, member, free, signs, seen if last else None), groups, steps)
+
+    def bound(last: bool) -> LinearBound:
+        return weighted(state, C, d, member, free, signs, seen if last else None, real=last)
+
+    best, kept = _climb(bound, groups, steps)
     count = len(free.slopes)
     found = Freedom(
         dict(zip(free.slopes, kept[:count], strict=True)),
