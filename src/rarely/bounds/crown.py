@@ -15,9 +15,11 @@ from torch import Tensor
 
 from rarely.bounds.backward import LinearBound, Propagated, backward
 from rarely.bounds.graph import Graph, cast, charged, chunks, finite, intervals
-from rarely.bounds.operators import TINY, Interval, Relaxed, gamma, magnitude
+from rarely.bounds.operators import EPS, TINY, Along, Interval, Joint, Relaxed, gamma, magnitude
 from rarely.bounds.region import Bounded, BoxRegion, Region
 from rarely.bounds.slopes import optimise
+
+_JOINT = 2**12  # entries of a value times those of the input, up to which planes over the inputs are kept
 
 
 def room(like: Tensor) -> int:
@@ -41,7 +43,9 @@ def _tightened(
     index = mask.any(0).nonzero().squeeze(1)
     shape = state.graph.nodes[node].shape
     per = max(1, room(low) // (2 * state.batch * state.graph.widest))
-    kept = []
+    kept, planes = [], []
+    n = state.region.low[0].numel()
+    joint = low.shape[1] * n <= _JOINT and any(isinstance(reader, Joint) for reader in state.graph.bounded[node])
     for part in chunks(len(index), per):
         if time.monotonic() > deadline:
             break
@@ -60,9 +64,35 @@ def _tightened(
         state.asked.add_(2 * some.sum(1))
         if lines:
             kept.append((cols, (found.A[:, :k].abs() + found.A[:, k:].abs()) / 2))
+        if joint:
+            planes.append((cols, found.A[:, :k], found.b[:, :k], -found.A[:, k:], -found.b[:, k:]))
+    if planes:
+        state.along[node] = _along(state, (low, high), planes, shape)
     if kept:
         state.lines[node] = (torch.cat([c for c, _ in kept]), torch.cat([a for _, a in kept], 1))
     return low.reshape(now[0].shape), high.reshape(now[1].shape)
+
+
+Planes = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # entries, slopes (B, k, n) and shifts (B, k) below and above
+
+
+def _along(state: Propagated, now: Interval, planes: list[Planes], shape: tuple[int, ...]) -> Along:
+    """What planes below and above say of a node's entries, and their intervals (B, T) where there are none."""
+    ends = state.region.low.flatten(1), state.region.high.flatten(1)
+    centre, reach = ((ends[0] + ends[1]) / 2).unsqueeze(2), (ends[1] - ends[0]) / 2
+    reach = (reach + 8 * EPS * (magnitude(ends) + reach) + TINY).unsqueeze(2)
+    middle, n = (now[0] + now[1]) / 2, reach.shape[1]
+    off = (now[1] - now[0]) / 2 + 8 * EPS * magnitude(now) + TINY
+    slope = middle.new_zeros(*middle.shape, n)
+    for cols, below, least, above, most in planes:
+        start, end = (below @ centre).squeeze(2) + least, (above @ centre).squeeze(2) + most
+        size = ((below.abs() + above.abs()) @ (centre.abs() + reach)).squeeze(2) + least.abs() + most.abs()
+        slope[:, cols], middle[:, cols] = (below + above) / 2, (start + end) / 2
+        # slope w is within |above - below| / 2 reach of either plane at the centre of both.
+        apart = ((above - below).abs() @ reach).squeeze(2)
+        off[:, cols] = (end - start + apart) / 2 + size * gamma(n + 4, size.dtype) + TINY
+    shaped = slope.reshape(-1, *shape, n), middle.reshape(-1, *shape), off.reshape(-1, *shape)
+    return Along(*shaped, reach.squeeze(2))
 
 
 @torch.no_grad()
@@ -86,7 +116,7 @@ def propagate(
     asked = torch.zeros(len(region.low), dtype=torch.long, device=region.low.device)
     first, cost = cast(graph, region.low, region.high)
     floor = TINY * (1 + magnitude(first).flatten(1).sum(1))
-    state = Propagated(graph, region, [first], {}, [cost], {}, {}, asked, floor, finite(graph, [cost.peak]))
+    state = Propagated(graph, region, [first], {}, [cost], {}, {}, {}, asked, floor, finite(graph, [cost.peak]))
     for i, node in enumerate(graph.nodes[1:], 1):
         op = node.op
         inputs = [state.bounds[j] for j in node.inputs]
@@ -96,7 +126,9 @@ def propagate(
             state.finite.logical_and_(finite(graph, [cost.peak]))
         if within is not None and i in within:
             now = torch.fmax(now[0], within[i][0]), torch.fmin(now[1], within[i][1])
-        if isinstance(op, Relaxed):
+        if isinstance(op, Joint):
+            state.relaxations[i] = op.relax(inputs[0], state.along.get(node.inputs[0]))
+        elif isinstance(op, Relaxed):
             state.relaxations[i] = op.relax(inputs[0])
         if i in graph.bounded and (lines or i not in graph.box_exact or not isinstance(region, BoxRegion)):
             wanted = torch.stack([reader.unsettled(now) for reader in graph.bounded[i]]).any(0)
