@@ -193,9 +193,7 @@ def section_resnet_methods(args: argparse.Namespace) -> list[Row]:
     return [measured(p, truth, name, method, args) for p, truth in resnet_problems(args) for name, method in methods]
 
 
-def measured(
-    problem: rarely.Problem, truth: float, method: str, estimator: Estimator, args: argparse.Namespace
-) -> Row:
+def measured(problem: rarely.Problem, truth: float, method: str, estimator: Estimator, args: argparse.Namespace) -> Row:
     """A row that is shown as soon as it is known."""
     row = measure(problem, truth, method, estimator, args.seeds, args.device, args.group)
     show("so far", [row])
@@ -281,7 +279,9 @@ def main() -> None:
     parser.add_argument("--reference", type=Path, help="folder of reference CSVs; beside --data by default")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--resnet", type=json.loads, help="other images than the references: [[index, eps, depth], ...]")
+    parser.add_argument(
+        "--resnet", type=json.loads, help="other images than the references: [[index, eps, depth], ...]"
+    )
     parser.add_argument("--group", type=int, default=0, help="seeds that share a batch; all of them by default")
     parser.add_argument("--json", type=Path, help="write all rows here")
     args = parser.parse_args()

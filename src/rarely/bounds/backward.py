@@ -1,8 +1,9 @@
 """One backward pass of linear bounds through a graph: CROWN (Zhang et al. 2018, thm. 3.2).
 
-All bounds hold for the network in real arithmetic with its stored weights taken as exact reals, and include the
-rounding of their own computation: at each backward step the computed coefficients are declared exact, and what
-they miss, at most |A| slack (see `operators`), is charged to the constant term.
+The bounds pay for rounding twice (see `operators`). For their own: at each backward step the computed coefficients are
+declared exact, and what they miss, at most |A| times a charge, is taken off the constant term. And for the network's:
+each value that it computes is off by at most a charge of its arithmetic, and |A| times it is taken off as well. So they
+hold for the network as it runs; `LinearBound.real` leaves the second charge of the last pass away.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from rarely.bounds.graph import Graph
+from rarely.bounds.graph import Charges, Graph
 from rarely.bounds.operators import Affine, Interval, Relaxation, contract, gamma, magnitude
 from rarely.bounds.region import Bounded
 
@@ -27,11 +29,12 @@ class Propagated:
     region: Bounded
     bounds: list[Interval]  # per node, (B, *event)
     relaxations: dict[int, Relaxation]
-    slacks: dict[int, Tensor | None]
+    charges: list[Charges]  # per node
     lines: dict[int, tuple[Tensor, Tensor]]  # node -> entries (k,), |coefficients| of their bounds (B, k, n)
     slopes: dict[int, tuple[Tensor, Slopes]]  # node -> entries (k,), optimised slopes of their 2 k bounds
     asked: Tensor  # (B,) bounds that rest on the region's minimum of a linear function
     floor: Tensor  # (B,) what underflow in coefficients may cost: `TINY` times the size of all values
+    finite: Tensor  # (B,) whether the network stays in the range of its numbers
 
     @property
     def batch(self) -> int:
@@ -40,17 +43,17 @@ class Propagated:
 
 @dataclass(frozen=True)
 class LinearBound:
-    """C y + d >= A x + b over the region, in real arithmetic, and the lower bound that follows."""
+    """C y + d >= A x + b for all real x of the region, y as the network computes it, and the bounds that follow."""
 
     A: Tensor  # (B, m, n)
     b: Tensor  # (B, m)
     lower: Tensor  # (B, m)
+    real: Tensor  # (B, m) a lower bound that holds in real arithmetic only
 
     def shifted(self, d: Tensor) -> LinearBound:
         """The bound with d (B or 1, m) added, rounded down."""
-        b, lower = self.b + d, self.lower + d
-        margin = gamma(1, d.dtype)
-        return LinearBound(self.A, b - (self.b.abs() + d.abs()) * margin, lower - (self.lower.abs() + d.abs()) * margin)
+        b, lower, real = (t + d - (t.abs() + d.abs()) * gamma(1, d.dtype) for t in (self.b, self.lower, self.real))
+        return LinearBound(self.A, b, lower, real)
 
 
 def backward(
@@ -70,17 +73,20 @@ def backward(
     coef: dict[int, Tensor] = {start: A}
     bias = A.new_zeros(state.batch, A.shape[1])
     size = bias  # sum of absolute contributions, for the rounding of the running sum
+    toll = bias  # what the network's rounding costs
     for i in range(start, 0, -1):
         here = coef.pop(i, None)
         if here is None:
             continue
-        node = graph.nodes[i]
+        node, charges = graph.nodes[i], state.charges[i]
+        if charges.run is not None:
+            toll = toll + contract(here.abs(), charges.run)
         if isinstance(node.op, Affine):
             parts = node.op.transpose(here)
-            constant, slack = node.op.constant(), state.slacks[i]
+            constant = node.op.constant()
             extra = None if constant is None else contract(here, constant.expand(node.shape).unsqueeze(0))
-            if slack is not None:
-                charge = contract(here.abs(), slack)
+            if charges.own is not None:
+                charge = contract(here.abs(), charges.own)
                 extra = -charge if extra is None else extra - charge
         else:
             if seen is not None:
@@ -99,6 +105,11 @@ def backward(
     flat = coef[0].flatten(2) if 0 in coef else A.new_zeros(1, A.shape[1], state.region.low[0].numel())
     flat = flat.expand(state.batch, -1, -1)
     bias = bias - size * gamma(len(graph.nodes), bias.dtype) - state.floor.unsqueeze(1)
+    cast = state.charges[0].run
+    assert cast is not None
+    toll = (toll + contract(flat.abs(), cast.flatten(1))) * (1 + gamma(len(graph.nodes), bias.dtype))
     least = state.region.minimum(flat)
-    lower = least + bias - (least.abs() + bias.abs()) * gamma(2, bias.dtype)
-    return LinearBound(flat, bias, lower)
+    real = least + bias - (least.abs() + bias.abs()) * gamma(2, bias.dtype)
+    run = (bias - toll).masked_fill(~state.finite.unsqueeze(1), -torch.inf)
+    lower = least + run - (least.abs() + run.abs()) * gamma(2, bias.dtype)
+    return LinearBound(flat, run, lower, real)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.backward import LinearBound, Propagated, backward
-from rarely.bounds.graph import Graph, chunks, intervals
-from rarely.bounds.operators import TINY, Affine, Interval, Relaxed, gamma, magnitude
+from rarely.bounds.graph import Graph, cast, charged, chunks, finite, intervals
+from rarely.bounds.operators import TINY, Interval, Relaxed, gamma, magnitude
 from rarely.bounds.region import Bounded, BoxRegion, Region
 from rarely.bounds.slopes import optimise
 
@@ -65,14 +65,6 @@ def _tightened(
     return low.reshape(now[0].shape), high.reshape(now[1].shape)
 
 
-def _charge(op: Affine, shape: tuple[int, ...], H: list[Tensor]) -> Tensor | None:
-    """Rounding per unit of |A| in one backward step: the operator's, and that of adding up A times its constant."""
-    slack, constant = op.slack(*H), op.constant()
-    if slack is None or constant is None:
-        return slack
-    return slack + constant.abs().expand(shape) * gamma(math.prod(shape), slack.dtype)
-
-
 @torch.no_grad()
 def propagate(
     graph: Graph,
@@ -92,19 +84,20 @@ def propagate(
     as they are.
     """
     asked = torch.zeros(len(region.low), dtype=torch.long, device=region.low.device)
-    floor = TINY * (1 + magnitude((region.low, region.high)).flatten(1).sum(1))
-    state = Propagated(graph, region, [(region.low, region.high)], {}, {}, {}, {}, asked, floor)
+    first, cost = cast(graph, region.low, region.high)
+    floor = TINY * (1 + magnitude(first).flatten(1).sum(1))
+    state = Propagated(graph, region, [first], {}, [cost], {}, {}, asked, floor, finite(graph, [cost.peak]))
     for i, node in enumerate(graph.nodes[1:], 1):
         op = node.op
-        assert op is not None
         inputs = [state.bounds[j] for j in node.inputs]
-        now = op.interval(*inputs)
+        now, cost = charged(graph, i, inputs)
+        state.charges.append(cost)
+        if cost.peak is not None:
+            state.finite.logical_and_(finite(graph, [cost.peak]))
         if within is not None and i in within:
             now = torch.fmax(now[0], within[i][0]), torch.fmin(now[1], within[i][1])
         if isinstance(op, Relaxed):
             state.relaxations[i] = op.relax(inputs[0])
-        else:
-            state.slacks[i] = _charge(op, node.shape, [magnitude(x) for x in inputs])
         if i in graph.bounded and (lines or i not in graph.box_exact or not isinstance(region, BoxRegion)):
             wanted = torch.stack([reader.unsettled(now) for reader in graph.bounded[i]]).any(0)
             if 0 < int(wanted.any(0).sum()) <= rows:

@@ -39,12 +39,12 @@ def decide(
     except Unprovable as reason:
         return [Proof("unknown", math.inf, 0, reason=f"no proof: {reason}")] * len(region.low)
     spec = spec_of(outputs, graph.classes, len(region.low), anchor.device)
-    ledger = Ledger(module, anchor.dtype, region, spec)
+    ledger = Ledger(module, anchor.dtype, region, spec, graph.arithmetic.name)
     small, told = region.low[0].numel() <= HALVED, ""
     with one_thread_if_small(graph):
         if isinstance(region, BallRegion) or (graph.relus and not small):
             told = decide_by_relus(graph, ledger, deadline)
-        if isinstance(region, BoxRegion) and bool(ledger.open.any()):
+        if isinstance(region, BoxRegion) and bool(ledger.todo.any()):
             told = decide_by_inputs(graph, ledger, deadline, boxes=boxes)
     return ledger.finish(told)
 
@@ -63,8 +63,9 @@ def decide_boxes(
 
     A violation is an x whose output lies in ANY polytope {y : A y <= b} of `outputs`; A is (m, k) for all problems or
     (B, m, k), b likewise. The network is `module`, in evaluation mode, batch first; outputs are taken flat.
-    "proved" is a statement about real arithmetic over the whole box, "violated" comes with a point met on the way, in
-    the network's own precision, that the network itself was run on; `rarely.verify` looks for one first. `boxes` ends
+    "proved" is a statement about the whole box, for the network as it runs in the arithmetic that the proof names or,
+    where that is "real", in real arithmetic only. "violated" comes with a point met on the way, in the network's own
+    precision, that the network itself was run on; `rarely.verify` looks for one first. `boxes` ends
     the halving of inputs by its work, on average per problem, so that with an infinite timeout no clock has a say.
     """
     if low.shape != high.shape or low.ndim < 2 or not bool((low <= high).all()):

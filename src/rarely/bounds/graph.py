@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rarely.bounds.operators import Affine, Interval, Kinked, Relaxed
+from rarely.bounds.operators import TINY, Affine, Arithmetic, Interval, Kinked, Relaxed, Terms, gamma, magnitude
 from rarely.core.errors import RarelyError
 
 SMALL = 1024  # entries of the widest layer
@@ -36,6 +36,7 @@ class Graph:
 
     nodes: tuple[Node, ...]
     output: int
+    arithmetic: Arithmetic  # that the network runs in
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -91,13 +92,65 @@ class Graph:
         return self.values(x)[self.output]
 
 
+@dataclass(frozen=True)
+class Charges:
+    """What rounding may cost at one node, per unit of its coefficient; none where it costs nothing."""
+
+    own: Tensor | None  # ours, in float64
+    run: Tensor | None  # the network's
+    peak: Tensor | None  # (B,) the largest number that the network may meet
+
+
+def charged(graph: Graph, i: int, inputs: list[Interval]) -> tuple[Interval, Charges]:
+    """Bounds on a node's value as the network computes it, from bounds on its inputs, and what they were charged."""
+    op = graph.nodes[i].op
+    assert op is not None
+    low, high = op.interval(*inputs)
+    terms = op.terms(*(magnitude(x) for x in inputs))
+    if terms is None:
+        return (low, high), Charges(None, None, None)
+    run = graph.arithmetic.charge(terms)
+    own = _own(op, graph.nodes[i].shape, terms) if isinstance(op, Affine) else None
+    for margin in (run, own if terms.ahead else None):
+        if margin is not None:
+            low, high = low - margin, high + margin
+    return (low, high), Charges(own, run, graph.arithmetic.peak(terms) if terms.ahead else None)
+
+
+def _own(op: Affine, shape: tuple[int, ...], terms: Terms) -> Tensor:
+    """The operator's rounding in one backward step, and that of adding up A times its constant."""
+    dtype, constant = terms.size.dtype, op.constant()
+    slack = terms.size * gamma(max(terms.ahead, terms.back), dtype) + TINY
+    return slack if constant is None else slack + constant.abs().expand(shape) * gamma(math.prod(shape), dtype)
+
+
+def cast(graph: Graph, low: Tensor, high: Tensor) -> tuple[Interval, Charges]:
+    """Bounds on what the network is given for the real numbers in a box, and the charge."""
+    near = graph.arithmetic.cast
+    peak = 4 * magnitude((low, high)).flatten(1).amax(1)
+    return (low - near(low), high + near(high)), Charges(None, near(magnitude((low, high))), peak)
+
+
 def intervals(graph: Graph, low: Tensor, high: Tensor) -> list[Interval]:
-    """Interval bound propagation (IBP): bounds on every node over the box, rounded outward."""
-    out: list[Interval] = [(low, high)]
-    for node in graph.nodes[1:]:
-        assert node.op is not None
-        out.append(node.op.interval(*(out[j] for j in node.inputs)))
-    return out
+    """Interval bound propagation (IBP): bounds on every node over the box, as the network computes it."""
+    first, cost = cast(graph, low, high)
+    out, peaks = [first], [cost.peak]
+    for i in range(1, len(graph.nodes)):
+        now, cost = charged(graph, i, [out[j] for j in graph.nodes[i].inputs])
+        out.append(now)
+        peaks.append(cost.peak)
+    lost = (~finite(graph, peaks)).unsqueeze(1)
+
+    def all_numbers(end: Tensor, most: float) -> Tensor:
+        return end.flatten(1).masked_fill(lost, most).reshape(end.shape)
+
+    return [(all_numbers(low, -torch.inf), all_numbers(high, torch.inf)) for low, high in out]
+
+
+def finite(graph: Graph, peaks: Iterable[Tensor | None]) -> Tensor:
+    """Where no number that the network may meet, (B,) at each node, leaves its range: the charges say something."""
+    met = torch.stack([peak for peak in peaks if peak is not None]).amax(0)
+    return met <= graph.arithmetic.largest
 
 
 def chunks(total: int, size: int) -> Sequence[slice]:
@@ -142,7 +195,7 @@ def pruned(graph: Graph, bounds: list[Interval]) -> Graph:
                 nodes[k] = replace(nodes[k], op=part)
             for k in (i, j):
                 nodes[k] = replace(nodes[k], shape=(len(keep),))
-    return Graph(tuple(nodes), graph.output)
+    return replace(graph, nodes=tuple(nodes))
 
 
 @contextmanager

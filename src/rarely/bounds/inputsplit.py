@@ -8,7 +8,10 @@ there. So coordinate j scores w_j (sum_r |A_rj| + 2 sum_i |lambda_i| (gap_i / ra
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +23,8 @@ from rarely.bounds.ledger import Ledger
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Spec
+
+_PATIENCE = 256  # boxes that may be halved, at least, for a proof that holds in more than real arithmetic
 
 
 def cut_scores(state: Propagated, A: Tensor, seen: dict[int, Tensor], slope: float = 1.0) -> Tensor:
@@ -48,21 +53,46 @@ def halves(low: Tensor, high: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def bound_boxes(graph: Graph, box: BoxRegion, spec: Spec, steps: int, deadline: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Per box: the largest proven row value of each polytope (B, P), cut scores (B, n), linear slopes (B, m, n)."""
+def bound_boxes(
+    graph: Graph, box: BoxRegion, spec: Spec, steps: int, deadline: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Per box: the largest proven row value of each polytope (B, P), the same in real arithmetic, cut scores (B, n),
+    linear slopes (B, m, n).
+    """
     state = propagate(graph, box, lines=True, deadline=deadline)
     seen: dict[int, Tensor] = {}
     plain = backward(state, graph.output, spec.C, seen=seen).shifted(spec.d)
     rows = plain.lower
-    best = spec.by_polytope(rows)
+    best, real = spec.by_polytope(rows), spec.by_polytope(plain.real)
     hard = ~(best > 0).all(1)
     if steps and bool(hard.any()) and graph.relus:
         spread = rows.std(1, keepdim=True, correction=0) + 1e-9
         logits = (2 * (rows - rows.amax(1, keepdim=True)) / spread).unsqueeze(1)
         free = Freedom(first_slopes(state, graph.output, spec.count), {}, logits.repeat(1, spec.count, 1))
         found, _, _ = ascend(state, spec.C, spec.d, spec.member, free, steps)
-        best = torch.maximum(best, found.lower)
-    return best, cut_scores(state, plain.A, seen), plain.A
+        best, real = torch.fmax(best, found.lower), torch.fmax(real, found.real)
+    return best, real, cut_scores(state, plain.A, seen), plain.A
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Sub-problems: the problem of each, its box, and upper bounds on its score, as the network runs and in reals."""
+
+    owner: Tensor  # (N,)
+    low: Tensor  # (N, n)
+    high: Tensor
+    reach: Tensor  # (N,)
+    real: Tensor  # (N,)
+
+    def pick(self, index: Tensor | slice) -> Boxes:
+        return Boxes(*(getattr(self, f.name)[index] for f in fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+
+def _joined(parts: Sequence[Boxes], like: Boxes) -> Boxes:
+    return Boxes(*(torch.cat([getattr(p, f.name) for p in (like.pick(slice(0)), *parts)]) for f in fields(like)))
 
 
 def decide_by_inputs(
@@ -70,55 +100,93 @@ def decide_by_inputs(
 ) -> str:
     """Halve boxes, breadth first over all open problems at once, until all are decided or time or boxes are spent.
 
-    Returns why problems are still open, or nothing.
+    Boxes that are closed in real arithmetic only wait until nothing else is left. Then they are halved as well, but no
+    longer than everything before them took. Returns why problems are still open, or nothing.
     """
-    owner = ledger.open.nonzero().squeeze(1)
+    owner = ledger.todo.nonzero().squeeze(1)
     low, high = ledger.region.low[owner].flatten(1), ledger.region.high[owner].flatten(1)
+    start = Boxes(owner, low, high, *(torch.full_like(low[:, 0], torch.inf),) * 2)
     # Coefficients of one chunk should stay in the cache of a CPU; a GPU wants them large.
     size = max(16, room * (64 if low.is_cuda else 1) // (2 * graph.widest * min(graph.widest, 512)))
-    while len(owner):
+    most = math.inf if boxes is None else boxes * len(ledger.boxes)
+    waiting: list[Boxes] = []
+    told = _halve(graph, ledger, start, size, steps, deadline, most, waiting)
+    later = _joined(waiting, start)
+    later = later.pick(ledger.open[later.owner] & (ledger.in_reals[later.owner] < 0))
+    if len(later):
+        most = min(most, 2 * int(ledger.boxes.sum()) + _PATIENCE)
+        _halve(graph, ledger, later, size, steps, deadline, most, None)
+    return told
+
+
+def _halve(
+    graph: Graph,
+    ledger: Ledger,
+    work: Boxes,
+    size: int,
+    steps: int,
+    deadline: float,
+    most: float,
+    waiting: list[Boxes] | None,
+) -> str:
+    """Bound boxes and halve those left open; `waiting` receives what is closed in real arithmetic only."""
+    while len(work):
         parts = []
-        for part in chunks(len(owner), size):
-            live = ledger.open[owner[part]]
+        for part in chunks(len(work), size):
+            here = work.pick(part)
             if time.monotonic() > deadline:
                 return "out of time"
-            if bool(live.any()):
-                done = _process(graph, ledger, owner[part][live], low[part][live], high[part][live], steps, deadline)
-                parts.append(done)
-        left = torch.cat([p[0] for p in parts]) if parts else owner[:0]
-        for problem in set(owner.tolist()) - set(left.tolist()):
+            if bool((live := ledger.open[here.owner]).any()):
+                parts.append(_process(graph, ledger, here.pick(live), steps, deadline, waiting))
+        left = _joined(parts, work)
+        for problem in set(work.owner.tolist()) - set(left.owner.tolist()):
             if bool(ledger.open[problem]):
-                ledger.proved(problem)
+                _settle(ledger, problem, waiting or [])
         if not len(left):
             return ""
-        ledger.hope(left, torch.cat([p[3] for p in parts]))
-        low, high = torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts])
-        if boxes is not None and int(ledger.boxes.sum()) >= boxes * len(ledger.boxes):
+        rest = _joined([left, *(waiting or [])], left)
+        ledger.hope(rest.owner, rest.reach)
+        if int(ledger.boxes.sum()) >= most:
             return "out of boxes"
-        if not bool((high > low).any(1).all()):
+        if not bool((left.high > left.low).any(1).all()):
             return "a box as small as floating point allows remains undecided"
-        live = ledger.open[left]
-        owner, low, high = left[live], low[live], high[live]
+        work = left.pick(ledger.open[left.owner])
     return ""
 
 
+def _settle(ledger: Ledger, problem: int, waiting: Sequence[Boxes]) -> None:
+    """All boxes of a problem are closed, but for those that wait."""
+    reach = [part.real[part.owner == problem] for part in waiting]
+    if any(len(part) for part in reach):
+        ledger.proved_in_reals(problem, float(torch.cat(reach).max()))
+    else:
+        ledger.proved(problem)
+
+
 def _process(
-    graph: Graph, ledger: Ledger, owner: Tensor, low: Tensor, high: Tensor, steps: int, deadline: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Bound one chunk of boxes; gives owner, low, high and score bound of the halves of those left open."""
-    box = BoxRegion(low.reshape(-1, *graph.input_shape), high.reshape(-1, *graph.input_shape))
+    graph: Graph, ledger: Ledger, boxes: Boxes, steps: int, deadline: float, waiting: list[Boxes] | None
+) -> Boxes:
+    """Bound one chunk of boxes; gives the halves of those left open."""
+    owner, shape = boxes.owner, (-1, *graph.input_shape)
+    box = BoxRegion(boxes.low.reshape(shape), boxes.high.reshape(shape))
     spec = ledger.spec.pick(owner)
-    best, cuts, A = bound_boxes(graph, box, spec, steps, deadline)
+    best, real, cuts, A = bound_boxes(graph, box, spec, steps, deadline)
     ledger.count(owner)
     _try_points(graph, ledger, owner, box, spec, A)
     reach = -best.amin(1)  # upper bound on the score in this box
     done = reach < 0
     ledger.close(owner[done], reach[done])
     keep = ~done & ledger.open[owner]
-    owner, low, high = owner[keep], low[keep], high[keep]
-    axis = torch.where(high - low > 0, cuts[keep], -torch.inf).argmax(1)
-    low, high = halves(low, high, axis)
-    return owner.repeat_interleave(2), low, high, reach[keep].repeat_interleave(2)
+    boxes = replace(boxes, reach=reach, real=-real.amin(1))
+    if waiting is not None:
+        later = keep & (boxes.real < 0)
+        waiting.append(boxes.pick(later))
+        keep = keep & ~later
+    left = boxes.pick(keep)
+    axis = torch.where(left.high - left.low > 0, cuts[keep], -torch.inf).argmax(1)
+    low, high = halves(left.low, left.high, axis)
+    owner, reach, least = (t.repeat_interleave(2) for t in (left.owner, left.reach, left.real))
+    return Boxes(owner, low, high, reach, least)
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rarely.bounds.operators import REAL
 from rarely.bounds.region import BallRegion, Region
 from rarely.bounds.spec import Spec
 
@@ -20,8 +21,9 @@ Network = Callable[[Tensor], Tensor]  # (N, *event) -> (N, ...)
 class Proof:
     """One problem's answer.
 
-    `bound` is an upper bound on the score over the whole region (negative when proved, inf when there is none); it
-    holds in real arithmetic. `score` is that of the witness, by the network itself.
+    `bound` is an upper bound on the score over the whole region (negative when proved, inf when there is none). It
+    holds for the network as it runs in its `arithmetic`, or, where that is "real", in real arithmetic only. `score` is
+    that of the witness, by the network itself.
     """
 
     status: Literal["proved", "violated", "unknown"]
@@ -31,14 +33,15 @@ class Proof:
     score: float | None = None
     reason: str = ""
     calls: int = 0  # of the network: candidates that were replayed
+    arithmetic: str = ""  # of what is proved: "float32" and the like, or "real"
 
 
 class Ledger:
     """Open problems of a batch, their bounds and witnesses."""
 
-    def __init__(self, network: Network, dtype: torch.dtype, region: Region, spec: Spec) -> None:
+    def __init__(self, network: Network, dtype: torch.dtype, region: Region, spec: Spec, arithmetic: str) -> None:
         count = region.low.shape[0]
-        self.network, self.dtype, self.region, self.spec = network, dtype, region, spec
+        self.network, self.dtype, self.region, self.spec, self.arithmetic = network, dtype, region, spec, arithmetic
         self.proofs: list[Proof | None] = [None] * count
         self.open = torch.ones(count, dtype=torch.bool, device=region.low.device)
         self.boxes = torch.zeros_like(self.open, dtype=torch.long)
@@ -46,6 +49,13 @@ class Ledger:
         # Largest upper bound on the score among sub-problems that are closed, and among those that are not.
         self.closed = torch.full_like(self.open, -torch.inf, dtype=torch.float64)
         self.pending = torch.full_like(self.closed, torch.inf)
+        # The same for problems all of whose sub-problems are closed, some in real arithmetic only.
+        self.in_reals = torch.full_like(self.closed, torch.inf)
+
+    @property
+    def todo(self) -> Tensor:
+        """Problems that nothing is proved of."""
+        return self.open & ~(self.in_reals < 0)
 
     def offer(self, problem: Tensor, x: Tensor, score: Tensor) -> None:
         """Candidates x (N, *event) with their approximate scores: the best one of each problem is replayed."""
@@ -86,8 +96,15 @@ class Ledger:
 
     def proved(self, problem: int) -> None:
         self.open[problem] = False
+        self.proofs[problem] = self._proof(problem, float(self.closed[problem]), self.arithmetic)
+
+    def proved_in_reals(self, problem: int, bound: float) -> None:
+        """Proved but for sub-problems with this upper bound in real arithmetic, which may still be closed."""
+        self.in_reals[problem] = max(bound, float(self.closed[problem]))
+
+    def _proof(self, problem: int, bound: float, arithmetic: str) -> Proof:
         boxes, calls = int(self.boxes[problem]), self.replays[problem]
-        self.proofs[problem] = Proof("proved", float(self.closed[problem]), boxes, calls=calls)
+        return Proof("proved", bound, boxes, calls=calls, arithmetic=arithmetic)
 
     def count(self, problem: Tensor) -> None:
         """One more sub-problem bounded, for each entry of `problem` (N,)."""
@@ -104,6 +121,8 @@ class Ledger:
 
     def finish(self, reason: str) -> list[Proof]:
         """The answers, with `reason` for every problem still open."""
+        for p in (self.open & (self.in_reals < 0)).nonzero().squeeze(1).tolist():
+            self.proofs[p] = self._proof(p, float(self.in_reals[p]), REAL)
         best = torch.maximum(self.pending, self.closed).tolist()
         return [
             proof or Proof("unknown", best[p], int(self.boxes[p]), reason=reason, calls=self.replays[p])

@@ -3,13 +3,17 @@
 An operator is `Affine`, or `Relaxed`: put between linear functions. It works on tensors with the batch first. The
 operators themselves, and how torch's become them, are in `layers`, one file for each family.
 
-Rounding. The bounds are statements about the network in real arithmetic, its stored weights taken as exact reals. A
-sum of n products evaluated in floating point, in any order, is off by at most n u times the sum of the absolute
-products (Higham 2002, sec. 3.1; u is the unit roundoff, half of `finfo.eps`, and terms of order u^2 are covered
-below). `slack(H)` therefore returns gamma (|W| H + |b|), with H >= |x| over the region and gamma = (n + 8) eps =
-2 (n + 8) u: twice the worst case, with eight more roundings for what surrounds the sum. What underflows is lost
-whole: each product up to 2^-1075, and a sum of 10^20 of them less than `TINY`, which is charged for every value, and
-for every coefficient times its value.
+Rounding, of two kinds. Ours: a sum of n products evaluated in float64, in any order, is off by at most n u times the
+sum of the absolute products (Higham 2002, sec. 3.1; u is the unit roundoff, half of `finfo.eps`, and terms of order u^2
+are covered below). With `Terms`, the sum of absolute products |W| H + |b| for H >= |x| over the region, an operator
+says once what that takes; the charge is gamma times it, gamma = (n + 8) eps = 2 (n + 8) u: twice the worst case, with
+eight more roundings for what surrounds the sum. What underflows is lost whole: each product up to 2^-1075, and a sum of
+10^20 of them less than `TINY`, which is charged for every value, and for every coefficient times its value.
+
+The network's own: it computes every value in its `Arithmetic`, float32 as a rule, so what an operator gives is its
+exact result on the *computed* inputs, off by at most a charge of the same form. A bound that pays this charge at every
+value and in every backward step therefore holds for the network as it runs, and for real arithmetic, where every
+charge is zero, as well.
 """
 
 from __future__ import annotations
@@ -24,6 +28,54 @@ from torch import Tensor
 Interval = tuple[Tensor, Tensor]
 TINY = 1e-300
 EPS = torch.finfo(torch.float64).eps
+REAL = "real"  # what a proof says that does not hold for the network as it runs
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an operator adds up, all that a charge for rounding needs."""
+
+    size: Tensor  # per output entry, the sum of the absolute products for inputs of magnitude H
+    ahead: int  # how many products that are, or roundings; 0 where entries only move
+    back: int = 0  # how many coefficients a backward step adds up
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The numbers that a network runs in."""
+
+    name: str
+    eps: float
+    tiny: float  # the smallest normal number
+    largest: float
+
+    @classmethod
+    def of(cls, dtype: torch.dtype) -> Arithmetic:
+        info = torch.finfo(dtype)
+        return cls(str(dtype).removeprefix("torch."), info.eps, info.tiny, info.max)
+
+    def charge(self, terms: Terms) -> Tensor | None:
+        """How far the network's own value may be off, per output entry; none where it is exact.
+
+        The n products and the n sums may each underflow or be flushed to zero, and the result when it is read: less
+        than 2 n + 1 times `tiny`, which later roundings grow by less than a half (`peak` sees to n u < 1/2).
+        """
+        if not terms.ahead:
+            return None
+        return terms.size * ((terms.ahead + 8) * self.eps) + 4 * (terms.ahead + 1) * self.tiny
+
+    def peak(self, terms: Terms) -> Tensor:
+        """Partial results, (B,), that may not exceed `largest`; infinite where there are too many terms to charge.
+
+        Four times n times the sum of absolute products: a mean may be divided after it was summed.
+        """
+        if (terms.ahead + 8) * self.eps >= 1:
+            return torch.full_like(terms.size.flatten(1)[:, 0], torch.inf)
+        return terms.size.flatten(1).amax(1) * (4 * max(1, terms.ahead))
+
+    def cast(self, x: Tensor) -> Tensor:
+        """How far from a real number x its cast to this arithmetic may be: half an ulp, or all of what is denormal."""
+        return x.abs() * (self.eps / 2 * (1 + 1e-9)) + self.tiny
 
 
 def gamma(n: int, dtype: torch.dtype) -> float:
@@ -53,7 +105,17 @@ class Operator(ABC):
 
     @abstractmethod
     def interval(self, *xs: Interval) -> Interval:
-        """Bounds on each output entry from bounds on the inputs, rounded outward."""
+        """Bounds on each output entry from bounds on the inputs.
+
+        A relaxed operator rounds them outward. For an affine one the charge that follows from its terms is enough.
+        """
+
+    @abstractmethod
+    def terms(self, *H: Tensor) -> Terms | None:
+        """What it adds up for inputs of magnitude H, or none where the network computes it without rounding.
+
+        Of a relaxed operator: the size of its result, and how many roundings of that size the network makes.
+        """
 
 
 class Affine(Operator):
@@ -68,10 +130,6 @@ class Affine(Operator):
     @abstractmethod
     def constant(self) -> Tensor | None:
         """The output at zero, broadcasting to its shape, where that is not zero."""
-
-    @abstractmethod
-    def slack(self, *H: Tensor) -> Tensor | None:
-        """The rounding charged to each output entry for inputs of magnitude H; none for exact operators."""
 
     def keep_outputs(self, index: Tensor) -> Affine | None:
         """The operator with these entries of a flat output alone, where that makes it smaller."""

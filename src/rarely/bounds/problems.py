@@ -17,6 +17,7 @@ from rarely.bounds.graph import Graph, Unprovable
 from rarely.bounds.laws import measure_of, tails_of
 from rarely.bounds.ledger import Proof
 from rarely.bounds.measure import Measure
+from rarely.bounds.operators import REAL
 from rarely.bounds.probability import ProbabilityBounds, bracket
 from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.region import BoxRegion
@@ -98,9 +99,9 @@ class Question:
 def prove(problem: Problem, timeout: float = 60.0) -> Proof:
     """Prove that no input violates the property, or give up after `timeout` seconds.
 
-    "proved" is about the network in real arithmetic; "violated" comes with an input met on the way, replayed by the
-    network itself. What cannot be bounded (an unknown operator, an unbounded input model) is "unknown" with the reason.
-    Of a mixture every component is proved.
+    "proved" is about the network as it runs, or, where the proof says so, in real arithmetic; "violated" comes with an
+    input met on the way, replayed by the network itself. What cannot be bounded (an unknown operator, an unbounded
+    input model) is "unknown" with the reason. Of a mixture every component is proved.
     """
     return prove_all([problem], timeout)[0]
 
@@ -191,10 +192,16 @@ def _decided(
 def _bounded(graph: Graph, region: BoxRegion, outputs: Sequence[Polytope]) -> list[Proof]:
     """One linear bound of each problem."""
     spec = spec_of(outputs, graph.classes, len(region.low), region.low.device)
-    bound = linear_bounds(graph, region, spec.C, spec.d, rows=_QUICK_ROWS).lower
+    bound = linear_bounds(graph, region, spec.C, spec.d, rows=_QUICK_ROWS)
     # A polytope is out of reach when one of its rows A y - b is positive on the whole region.
-    worst = (-spec.by_polytope(bound)).amax(1).tolist()
-    return [Proof("proved" if w < 0 else "unknown", w, 1) for w in worst]
+    run, real = ((-spec.by_polytope(rows)).amax(1).tolist() for rows in (bound.lower, bound.real))
+    return [_quick_proof(graph, r, s) for r, s in zip(run, real, strict=True)]
+
+
+def _quick_proof(graph: Graph, run: float, real: float) -> Proof:
+    if run < 0:
+        return Proof("proved", run, 1, arithmetic=graph.arithmetic.name)
+    return Proof("proved", real, 1, arithmetic=REAL) if real < 0 else Proof("unknown", run, 1)
 
 
 def _prove_components(problem: Problem, deadline: float, boxes: int | None, quick: bool, graphs: Graphs) -> Proof:
@@ -208,7 +215,7 @@ def _prove_components(problem: Problem, deadline: float, boxes: int | None, quic
             return proof
         proofs.append(proof)
     open_ones = [proof for proof in proofs if proof.status != "proved"]
-    worst = (open_ones or sorted(proofs, key=lambda proof: proof.bound))[-1]
+    worst = (open_ones or sorted(proofs, key=lambda proof: (proof.arithmetic == REAL, proof.bound)))[-1]
     return replace(worst, boxes=sum(proof.boxes for proof in proofs), calls=sum(proof.calls for proof in proofs))
 
 

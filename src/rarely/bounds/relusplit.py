@@ -12,6 +12,7 @@ second term the early neurons, on which everything hangs, look harmless.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, fields, replace
 
@@ -26,6 +27,8 @@ from rarely.bounds.region import BallRegion, Bounded, BoxRegion, Region
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Spec
 
+_PATIENCE = 256  # domains that may be split, at least, for a proof that holds in more than real arithmetic
+
 
 @dataclass(frozen=True)
 class Domains:
@@ -39,6 +42,7 @@ class Domains:
     logits: Tensor  # (N, m)
     polytope: Tensor  # (N,)
     lower: Tensor  # (N,) proven lower bound on the weighted rows
+    real: Tensor  # (N,) the same in real arithmetic
     cuts: Tensor  # (N,) the ReLU to split next, -1 when none is left
 
     def pick(self, index: Tensor | slice) -> Domains:
@@ -86,7 +90,7 @@ class Root:
             torch.zeros_like(slopes),
             torch.zeros(count, self.spec.C.shape[1], dtype=slopes.dtype, device=device),
             torch.arange(count, device=device),
-            torch.full((count,), -torch.inf, dtype=slopes.dtype, device=device),
+            *(torch.full((count,), -torch.inf, dtype=slopes.dtype, device=device),) * 2,
             torch.full((count,), -1, device=device),
         )
 
@@ -112,8 +116,8 @@ class Root:
                     seen: dict[int, Tensor] = {}
                     found = backward(state, j, rows, {r: a[:, both] for r, a in slopes.items()}, seen=seen).lower
                     low, high = low.clone(), high.clone()
-                    low[:, cols] = torch.maximum(low[:, cols], found[:, : len(cols)])
-                    high[:, cols] = torch.minimum(high[:, cols], -found[:, len(cols) :])
+                    low[:, cols] = torch.fmax(low[:, cols], found[:, : len(cols)])
+                    high[:, cols] = torch.fmin(high[:, cols], -found[:, len(cols) :])
                     met[i] = (cols, seen)
             lows[i], highs[i] = low.reshape(lows[i].shape), high.reshape(highs[i].shape)
             relaxations[i] = op.relax((lows[i], highs[i]))
@@ -133,13 +137,15 @@ class Root:
         slopes, multipliers = ({i: t.squeeze(1) for i, t in d.items()} for d in (free.slopes, free.multipliers))
         # Contradictory bounds mean that no input has these signs.
         empty = (domains.low > domains.high).any(1)
-        lower = torch.maximum(bound.lower.squeeze(1), domains.lower).masked_fill(empty, torch.inf)
+        found = ((bound.lower, domains.lower), (bound.real, domains.real))
+        lower, real = (torch.fmax(a.squeeze(1), b).masked_fill(empty, torch.inf) for a, b in found)
         domains = replace(
             domains,
             slopes=self.joined(slopes),
             multipliers=self.joined(multipliers),
             logits=free.logits.squeeze(1),
             lower=lower,
+            real=real,
         )
         return replace(domains, cuts=self._cuts(domains, seen, met)), bound
 
@@ -192,8 +198,20 @@ def _children(domains: Domains) -> Domains:
     return replace(twice, signs=signs, low=low, high=high)
 
 
+def _push(stack: list[Domains], domains: Domains) -> int:
+    """Put what can be split on the stack, and tell how many cannot."""
+    live = domains.cuts >= 0
+    if bool(live.any()):
+        stack.append(domains.pick(live))
+    return int((~live).sum())
+
+
 def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: float, steps: int) -> str:
-    """Branch and bound on one problem; `plain` is how many seconds unoptimised bounds take."""
+    """Branch and bound on one problem; `plain` is how many seconds unoptimised bounds take.
+
+    Domains that are closed in real arithmetic only wait until nothing else is left. Then they are split as well, but no
+    longer than everything before them took.
+    """
     who = torch.tensor([problem], device=ledger.open.device)
     half = (deadline - time.monotonic()) / 2
     effort = 12 if 3 * 12 * plain < half else 0
@@ -202,6 +220,8 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, pla
     root = Root(propagate(graph, region, steps=effort, deadline=time.monotonic() + half), ledger.spec.pick(who))
     fresh, effort, stuck, batch = root.first(), 2 * steps, 0, 16
     stack: list[Domains] = []
+    waiting: list[Domains] = []
+    most = math.inf  # sub-problems, once only those are left
     while True:
         begin = time.monotonic()
         fresh, bound = root.improved(fresh, effort)
@@ -216,15 +236,20 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, pla
         ledger.offer(owner, points, score)
         if not bool(ledger.open[problem]):
             return ""
-        dead = ~done & (fresh.cuts < 0)
-        stuck += int(dead.sum())
-        if bool((~done & ~dead).any()):
-            stack.append(fresh.pick(~done & ~dead))
-        if not stack:
+        later = ~done & (fresh.real > 0) & (most == math.inf)
+        if bool(later.any()):
+            waiting.append(fresh.pick(later))
+            done = done | later
+        stuck += _push(stack, fresh.pick(~done))
+        if not stack and waiting and not stuck:
+            ledger.proved_in_reals(problem, -float(torch.cat([w.real for w in waiting]).min()))
+            most = 2 * int(ledger.boxes[problem]) + _PATIENCE
+            stuck, waiting = sum(_push(stack, domains) for domains in waiting), []
+        if not stack or int(ledger.boxes[problem]) >= most:
             break
         took = time.monotonic() - begin
         if time.monotonic() + took > deadline:
-            least = torch.cat([s.lower for s in stack])
+            least = torch.cat([s.lower for s in (*stack, *waiting)])
             if not stuck:
                 ledger.hope(who.expand(len(least)), -least)
             return "out of time"
@@ -235,6 +260,8 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, pla
             stack.append(top.pick(slice(batch, None)))
             top = top.pick(slice(0, batch))
         fresh = _children(top)
+    if most < math.inf and (stuck or stack):
+        return ""
     if stuck:
         return f"{stuck} sub-problems with every ReLU split remain undecided"
     ledger.proved(problem)

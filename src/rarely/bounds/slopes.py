@@ -33,10 +33,16 @@ def _kept(won: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(won.reshape(*won.shape, *(1,) * (new.ndim - won.ndim)), new, old)
 
 
+def _aim(bound: LinearBound) -> Tensor:
+    """What to raise: the bound in real arithmetic where there is none on the network as it runs."""
+    return torch.where(bound.lower.isfinite(), bound.lower, bound.real)
+
+
 def _better(now: LinearBound, best: LinearBound) -> tuple[Tensor, LinearBound]:
-    won = now.lower > best.lower
-    fields = ((now.A, best.A), (now.b, best.b), (now.lower, best.lower))
-    return won, LinearBound(*(_kept(won, a.detach(), b) for a, b in fields))
+    won = (_aim(now) > _aim(best)) | _aim(best).isnan()
+    pairs = ((now.A, best.A), (now.b, best.b), (now.lower, best.lower))
+    A, b, lower = (_kept(won, new.detach(), old) for new, old in pairs)
+    return won, LinearBound(A, b, lower, torch.fmax(now.real.detach(), best.real))
 
 
 Group = tuple[list[Tensor], float, tuple[float, float]]  # tensors, the rate of their ascent, and their range
@@ -86,9 +92,9 @@ def _climb(
         last = step >= steps - 1
         with torch.set_grad_enabled(not last):
             now = bound(last)
-            slopes = [] if last else _gradients(now.lower.sum(), tensors)
+            slopes = [] if last else _gradients(_aim(now).sum(), tensors)
         if best is None:
-            best = LinearBound(now.A.detach(), now.b.detach(), now.lower.detach())
+            best = LinearBound(now.A.detach(), now.b.detach(), now.lower.detach(), now.real.detach())
         else:
             won, best = _better(now, best)
             kept = [_kept(won, new.detach(), old) for new, old in zip(tensors, kept, strict=True)]
@@ -141,9 +147,9 @@ def weighted(
     # Weights that miss summing to one only scale the sum; forming the combined row rounds, against |y|.
     shift = (weights * d.unsqueeze(1)).sum(-1)
     reach = contract(weights.detach() @ C.abs(), magnitude(state.bounds[state.graph.output]))
-    size = (weights * d.abs().unsqueeze(1)).sum(-1) + reach + bound.b.abs() + bound.lower.abs()
-    shift = shift - size * gamma(C.shape[1], C.dtype)
-    return LinearBound(bound.A, bound.b + shift, bound.lower + shift)
+    size, margin = (weights * d.abs().unsqueeze(1)).sum(-1) + reach, gamma(C.shape[1], C.dtype)
+    b, lower, real = (t + shift - (size + t.abs()) * margin for t in (bound.b, bound.lower, bound.real))
+    return LinearBound(bound.A, b, lower, real)
 
 
 def ascend(

@@ -17,6 +17,7 @@ from torch import nn
 
 from rarely.bounds.graph import Graph, Unprovable
 from rarely.bounds.layers.move import MOVES, handles, rearrange
+from rarely.bounds.operators import Arithmetic
 from rarely.bounds.reader import PROBE, READINGS, Handle, Reader, read_module
 
 _SPACES: tuple[Any, ...] = (operator, torch, F, torch._C._nn)
@@ -101,6 +102,12 @@ def _walk(traced: torch.fx.GraphModule, r: Reader) -> Handle:
     raise Unprovable("a network without output")
 
 
+def runs_in(module: nn.Module) -> Arithmetic:
+    """The coarsest of the numbers that a module computes with."""
+    kinds = [t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
+    return Arithmetic.of(max(kinds or [torch.float32], key=lambda kind: torch.finfo(kind).eps))
+
+
 def build(module: nn.Module, input_shape: Sequence[int]) -> Graph:
     """The graph of `module` for inputs of `input_shape` (without batch), in float64 on the module's device.
 
@@ -110,7 +117,7 @@ def build(module: nn.Module, input_shape: Sequence[int]) -> Graph:
     r = Reader(tuple(int(s) for s in input_shape), anchor.device)
     try:
         output = _walk(_traced(module), r).index
-        graph = Graph(tuple(r.nodes), output)
+        graph = Graph(tuple(r.nodes), output, runs_in(module))
         generator = torch.Generator().manual_seed(0)
         x = torch.rand(CHECKED, *input_shape, generator=generator).to(anchor) * 2 - 0.5
         with torch.no_grad():

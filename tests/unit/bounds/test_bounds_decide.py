@@ -107,7 +107,7 @@ def test_both_ways_to_split_agree_where_both_work(split):
         A = torch.tensor([[-1.0, 1.0, 0.0]])
         for shift, wanted in ((0.05, "proved"), (-0.01, "violated")):
             spec = spec_of([(A, -(gap + shift).reshape(1))], 3, 1, torch.device("cpu"))
-            ledger = Ledger(module, torch.float32, region, spec)
+            ledger = Ledger(module, torch.float32, region, spec, "float32")
             reason = split(graph, ledger, time.monotonic() + 20)
             (verdict,) = ledger.finish(reason)
             assert verdict.status in (wanted, "unknown")

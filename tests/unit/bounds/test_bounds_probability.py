@@ -80,7 +80,7 @@ def test_volumes_agree_with_sampling_for_lopsided_planes():
 def test_a_linear_network_is_exact_at_once():
     for t in (1.5, 2.5, 2.9):
         truth = math.log((3 - t) ** 3 / 6) if t >= 2 else math.log(0.5)
-        found = _last(_sum_network(3), UniformMeasure(torch.zeros(3), torch.ones(3)), _above(t))
+        found = _last(_sum_network(3).double(), UniformMeasure(torch.zeros(3), torch.ones(3)), _above(t))
         assert found.log_lower <= truth + 1e-6
         assert found.log_upper >= truth - 1e-6
         assert found.gap < 1e-4

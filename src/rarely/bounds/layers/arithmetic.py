@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.move import expand
-from rarely.bounds.operators import TINY, Affine, Interval, gamma, magnitude
+from rarely.bounds.operators import Affine, Interval, Terms
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -29,8 +29,7 @@ class Scale(Affine):
     def interval(self, *xs: Interval) -> Interval:
         low, high = xs[0]
         one, two = low * self.factor, high * self.factor
-        margin = self.slack(magnitude(xs[0]))
-        return torch.minimum(one, two) + self.shift - margin, torch.maximum(one, two) + self.shift + margin
+        return torch.minimum(one, two) + self.shift, torch.maximum(one, two) + self.shift
 
     def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
         return (A * self.factor,)
@@ -38,8 +37,8 @@ class Scale(Affine):
     def constant(self) -> Tensor:
         return self.shift
 
-    def slack(self, *H: Tensor) -> Tensor:
-        return (H[0] * self.factor.abs() + self.shift_size) * gamma(4, H[0].dtype) + TINY
+    def terms(self, *H: Tensor) -> Terms:
+        return Terms(H[0] * self.factor.abs() + self.shift_size, 4)
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,7 @@ class Add(Affine):
         return xs[0] + xs[1]
 
     def interval(self, *xs: Interval) -> Interval:
-        margin = self.slack(*(magnitude(x) for x in xs))
-        return self.forward(*(x[0] for x in xs)) - margin, self.forward(*(x[1] for x in xs)) + margin
+        return self.forward(*(x[0] for x in xs)), self.forward(*(x[1] for x in xs))
 
     def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
         return A, A
@@ -59,8 +57,8 @@ class Add(Affine):
     def constant(self) -> None:
         return None
 
-    def slack(self, *H: Tensor) -> Tensor:
-        return self.forward(*H) * gamma(2, H[0].dtype) + TINY
+    def terms(self, *H: Tensor) -> Terms:
+        return Terms(self.forward(*H), 2)
 
 
 def _constant(r: Reader, value: Any, rank: int) -> Tensor:

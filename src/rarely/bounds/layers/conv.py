@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import TINY, Affine, Interval, gamma, magnitude
+from rarely.bounds.operators import Affine, Interval, Terms
 from rarely.bounds.reader import Handle, Reader, per_axis, reads
 
 
@@ -39,7 +39,7 @@ class Conv(Affine):
     def interval(self, *xs: Interval) -> Interval:
         low, high = xs[0]
         centre = self.forward((low + high) / 2)
-        reach = self._apply((high - low) / 2, self.weight.abs(), None) + self.slack(magnitude(xs[0]))
+        reach = self._apply((high - low) / 2, self.weight.abs(), None)
         return centre - reach, centre + reach
 
     def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
@@ -55,9 +55,9 @@ class Conv(Affine):
     def constant(self) -> Tensor:
         return self.bias.reshape(-1, *(1,) * len(self.stride))
 
-    def slack(self, *H: Tensor) -> Tensor:
-        n = math.prod(self.weight.shape[2:]) * max(self.weight.shape[:2])
-        return self._apply(H[0], self.weight.abs(), self.bias.abs()) * gamma(n, H[0].dtype) + TINY
+    def terms(self, *H: Tensor) -> Terms:
+        (out, n), size = self.weight.shape[:2], math.prod(self.weight.shape[2:])
+        return Terms(self._apply(H[0], self.weight.abs(), self.bias.abs()), n * size, out * size)
 
 
 @reads("conv1d", "conv2d", nn.Conv1d, nn.Conv2d)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import TINY, Affine, Interval, gamma, magnitude
+from rarely.bounds.operators import Affine, Interval, Terms
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -26,7 +26,7 @@ class Dense(Affine):
     def interval(self, *xs: Interval) -> Interval:
         low, high = xs[0]
         centre = self.forward((low + high) / 2)
-        reach = F.linear((high - low) / 2, self.weight.abs()) + self.slack(magnitude(xs[0]))
+        reach = F.linear((high - low) / 2, self.weight.abs())
         return centre - reach, centre + reach
 
     def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
@@ -35,9 +35,9 @@ class Dense(Affine):
     def constant(self) -> Tensor:
         return self.bias
 
-    def slack(self, *H: Tensor) -> Tensor:
-        n = max(self.weight.shape)
-        return F.linear(H[0], self.weight.abs(), self.bias.abs()) * gamma(n, H[0].dtype) + TINY
+    def terms(self, *H: Tensor) -> Terms:
+        out, n = self.weight.shape
+        return Terms(F.linear(H[0], self.weight.abs(), self.bias.abs()), n, out)
 
     def keep_outputs(self, index: Tensor) -> Dense:
         return Dense(self.weight[index], self.bias[index])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import Affine, Interval, gamma
+from rarely.bounds.operators import Affine, Interval, Terms
 from rarely.bounds.reader import PROBE, Handle, Reader, reads
 
 MOVES: set[str | type[nn.Module]] = {
@@ -60,8 +60,8 @@ class Gather(Affine):
     def constant(self) -> None:
         return None
 
-    def slack(self, *H: Tensor) -> Tensor | None:
-        return self.forward(*H) * gamma(self._repeats, H[0].dtype) if self._repeats > 1 else None
+    def terms(self, *H: Tensor) -> Terms | None:
+        return Terms(self.forward(*H), 0, self._repeats) if self._repeats > 1 else None
 
     @cached_property
     def _repeats(self) -> int:

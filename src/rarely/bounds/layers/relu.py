@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.arithmetic import add, neg, scale, sub
-from rarely.bounds.operators import TINY, Elementwise, Interval, Kinked, gamma, magnitude
+from rarely.bounds.operators import TINY, Elementwise, Interval, Kinked, Terms, gamma, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -38,6 +38,9 @@ class LeakyReLU(Kinked):
             return low, high
         margin = magnitude((low, high)) * gamma(1, low.dtype) + TINY
         return low - margin, high + margin
+
+    def terms(self, *H: Tensor) -> Terms | None:
+        return None if self.leak == 0 else Terms(self.leak * H[0], 1)
 
     def unsettled(self, x: Interval) -> Tensor:
         return (x[0] < 0) & (x[1] > 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rarely.bounds.operators import Elementwise, Interval, Relaxed, gamma, magnitude
+from rarely.bounds.operators import Elementwise, Interval, Relaxed, Terms, gamma, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -25,6 +25,10 @@ class SShape(Relaxed):
     def interval(self, *xs: Interval) -> Interval:
         margin = gamma(16, xs[0][0].dtype)
         return self.forward(xs[0][0]) - margin, self.forward(xs[0][1]) + margin
+
+    def terms(self, *H: Tensor) -> Terms:
+        """Assumes an absolute error of at most 16 eps: libraries are within a few ulps, approximations of them too."""
+        return Terms(torch.ones_like(H[0]), 8)
 
     def unsettled(self, x: Interval) -> Tensor:
         return torch.ones_like(x[0], dtype=torch.bool)

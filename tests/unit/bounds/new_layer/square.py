@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rarely.bounds.operators import Elementwise, Interval, Relaxed, gamma, magnitude
+from rarely.bounds.operators import Elementwise, Interval, Relaxed, Terms, gamma, magnitude
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -35,6 +35,9 @@ class Square(Relaxed):
         least, most = self.forward(torch.clamp(xs[0][0] * 0, *xs[0])), self.forward(magnitude(xs[0]))
         margin = most * gamma(2, most.dtype)
         return least - margin, most + margin
+
+    def terms(self, *H: Tensor) -> Terms:
+        return Terms(abs(self.factor) * H[0] * H[0], 2)
 
     def relax(self, x: Interval) -> Elementwise:
         low, high = x
