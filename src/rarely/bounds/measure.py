@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import TINY
+from rarely.bounds.operators import tiny
 from rarely.bounds.tails import LEAST
 from rarely.bounds.volume import EXACT, fraction_above
 from rarely.core.errors import InputError
@@ -161,7 +161,7 @@ class GaussianMeasure:
         least = torch.maximum(least, foot * width * (1 - 1e-12))
         most = torch.minimum(most, peak * width * (1 + 1e-12))
         z_least, z_most = self._normaliser()
-        return least.prod(1) / z_most * (1 - 1e-12), most.prod(1) / z_least.clamp(min=1e-300) * (1 + 1e-12) + TINY
+        return least.prod(1) / z_most * (1 - 1e-12), most.prod(1) / z_least.clamp(min=1e-300) * (1 + 1e-12) + tiny(most.dtype)
 
     def _density(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Largest and smallest untruncated density per coordinate."""

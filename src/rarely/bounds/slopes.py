@@ -82,7 +82,7 @@ def _gradients(total: Tensor, tensors: list[Tensor]) -> list[Tensor | None]:
     return [next(found) if t.requires_grad else None for t in tensors]
 
 
-def _climb(
+def climb(
     bound: Callable[[bool], LinearBound], groups: list[Group], steps: int, best: LinearBound | None = None
 ) -> tuple[LinearBound, list[Tensor]]:
     """Ascent with `steps` evaluations of a bound, told which is the last: the best per row, and what reached it."""
@@ -105,16 +105,27 @@ def _climb(
 
 
 def optimise(
-    state: Propagated, start: int, A: Tensor, steps: int, rate: float = 0.25
+    state: Propagated, start: int, A: Tensor, steps: int, rate: float = 0.25, fast: Propagated | None = None
 ) -> tuple[LinearBound, dict[int, Tensor]]:
-    """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes."""
+    """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes.
+
+    They are looked for in the `fast` state in float32, if there is one.
+    """
     with torch.no_grad():
         best = backward(state, start, A)
-    slopes = first_slopes(state, start, A.shape[1])
+    climbed, rows = (state, A) if fast is None else (fast, A.float())
+    slopes = first_slopes(climbed, start, A.shape[1])
     if slopes:
         free = [a.requires_grad_() for a in slopes.values()]
-        best, kept = _climb(lambda last: backward(state, start, A, slopes), [(free, rate, (0.0, 1.0))], steps, best)
-        slopes = dict(zip(slopes, kept, strict=True))
+        first = best if fast is None else None
+        found, kept = climb(lambda last: backward(climbed, start, rows, slopes), [(free, rate, (0.0, 1.0))], steps, first)
+        slopes = {i: a.to(A.dtype) for i, a in zip(slopes, kept, strict=True)}
+        if fast is not None:
+            with torch.no_grad():
+                found = backward(state, start, A, slopes)
+            won, found = _better(found, best)
+            slopes = {i: _kept(won, a, b) for (i, a), b in zip(slopes.items(), first_slopes(state, start, A.shape[1]).values(), strict=True)}
+        best = found
     return best, slopes
 
 
@@ -178,7 +189,7 @@ def ascend(
         (list(free.multipliers.values()), rate / 2, (0.0, math.inf)),
         ([free.logits], 4 * rate, (-math.inf, math.inf)),
     ]
-    best, kept = _climb(lambda last: weighted(state, C, d, member, free, signs, seen if last else None), groups, steps)
+    best, kept = climb(lambda last: weighted(state, C, d, member, free, signs, seen if last else None), groups, steps)
     count = len(free.slopes)
     found = Freedom(
         dict(zip(free.slopes, kept[:count], strict=True)),
