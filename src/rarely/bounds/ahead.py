@@ -47,7 +47,9 @@ class Form:
         return cls(M, (centre - slip, centre + slip))
 
 
-def follow(graph: Graph, i: int, forms: list[Form], bounds: Interval, charges: Charges, line: Relaxation | None) -> Form:
+def follow(
+    graph: Graph, i: int, forms: list[Form], bounds: Interval, charges: Charges, line: Relaxation | None
+) -> Form:
     """The form of node i: `bounds` on its value, what its rounding is charged, and its relaxation if it has one."""
     node = graph.nodes[i]
     inputs = [forms[j] for j in node.inputs]

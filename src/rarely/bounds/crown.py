@@ -30,7 +30,7 @@ def room(like: Tensor) -> int:
     return 2**28 if like.is_cuda else 2**18
 
 
-_KEPT = 2**22  # entries of optimised slopes that are worth their memory
+_KEPT = 2**20  # entries of a node's optimised slopes up to which they are used again in parts of the region
 
 
 def _rejoined(parts: list[dict[int, Tensor]]) -> dict[int, Tensor]:

@@ -161,7 +161,8 @@ class GaussianMeasure:
         least = torch.maximum(least, foot * width * (1 - 1e-12))
         most = torch.minimum(most, peak * width * (1 + 1e-12))
         z_least, z_most = self._normaliser()
-        return least.prod(1) / z_most * (1 - 1e-12), most.prod(1) / z_least.clamp(min=1e-300) * (1 + 1e-12) + tiny(most.dtype)
+        above = most.prod(1) / z_least.clamp(min=1e-300) * (1 + 1e-12) + tiny(most.dtype)
+        return least.prod(1) / z_most * (1 - 1e-12), above
 
     def _density(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Largest and smallest untruncated density per coordinate."""

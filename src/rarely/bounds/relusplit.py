@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping
 
@@ -49,7 +48,7 @@ def bounds_at_root(
 
 
 def _root(graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: float, first: Propagated | None) -> Root:
-    """The root of one problem, its bounds optimised where time allows; `plain` seconds were taken by those of `first`."""
+    """The root of one problem, its bounds optimised where time allows; those of `first` took `plain` seconds."""
     who = torch.tensor([problem], device=ledger.open.device)
     region, left = ledger.region.pick(who), deadline - time.monotonic()
     if first is None:
@@ -59,7 +58,7 @@ def _root(graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: fl
     effort = _STEPS if 4 * plain < left / 2 else 0
     state = bounds_at_root(smaller, region, time.monotonic() + left / 2, steps=effort, known=known)
     single = lowered(smaller) if isinstance(region, BoxRegion) else None
-    return Root(state, ledger.spec.pick(who), single, bool(int(os.environ.get("REN", "1"))))
+    return Root(state, ledger.spec.pick(who), single)
 
 
 def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, root: Root) -> str:
@@ -69,20 +68,19 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, roo
     longer than everything before them took.
     """
     who = torch.tensor([problem], device=ledger.open.device)
-    graph, region = root.graph, ledger.region.pick(who)
+    graph = root.graph
     fresh, effort, stuck, batch = root.first(), 2 * _STEPS, 0, 16
     stack: list[Domains] = []
     waiting: list[Domains] = []
     most = math.inf  # sub-problems, once only those are left
     while True:
         begin = time.monotonic()
-        fresh, bound = root.improved(fresh, effort)
+        fresh, points = root.improved(fresh, effort)
         effort = _STEPS
         owner = who.expand(len(fresh))
         ledger.count(owner)
         done = fresh.lower > 0
         ledger.close(owner[done], -fresh.lower[done])
-        points = region.minimiser(bound.A).reshape(-1, *graph.input_shape)
         with torch.no_grad():
             score = root.spec.score(graph(points).unsqueeze(0)).squeeze(0)
         ledger.offer(owner, points, score)

@@ -18,7 +18,7 @@ from torch import Tensor
 from rarely.bounds.backward import Propagated
 from rarely.bounds.graph import Charges, Graph, Node
 from rarely.bounds.operators import Affine, Interval, Kinked, Relaxation
-from rarely.bounds.region import Bounded
+from rarely.bounds.region import Region, repeated
 
 
 def lowered(graph: Graph) -> Graph | None:
@@ -55,22 +55,19 @@ def outward(low: Tensor, high: Tensor) -> Interval:
     return torch.nextafter(least, least * 0 - torch.inf), torch.nextafter(most, most * 0 + torch.inf)
 
 
-def rough(state: Propagated, graph: Graph, region: Bounded, relaxations: Mapping[int, Relaxation]) -> Propagated:
-    """A state in float32 that claims nothing: no rounding is charged."""
+def rough(
+    state: Propagated, graph: Graph, region: Region, count: int, relaxations: Mapping[int, Relaxation]
+) -> Propagated:
+    """So many copies of a region in float32, with these relaxations. Claims nothing: no rounding is charged."""
     free = [Charges(None, None, None)] * len(graph.nodes)
     free[0] = Charges(None, torch.zeros_like(region.low), None)
     return replace(
         state,
         graph=graph,
-        region=region,
+        region=repeated(region, count),
         bounds=[(low.float(), high.float()) for low, high in state.bounds],
         relaxations=dict(relaxations),
         charges=free,
         floor=state.floor.float() * 0,
         finite=torch.ones_like(state.finite),
     )
-
-
-def in_single(line: Relaxation) -> Relaxation:
-    """A relaxation in float32, which is not exact."""
-    return replace(line, **{k: t.float() for k, t in _wide(line).items()})  # type: ignore[type-var]

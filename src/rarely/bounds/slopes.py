@@ -116,15 +116,13 @@ def optimise(
     climbed, rows = (state, A) if fast is None else (fast, A.float())
     slopes = first_slopes(climbed, start, A.shape[1])
     if slopes:
-        free = [a.requires_grad_() for a in slopes.values()]
+        groups: list[Group] = [([a.requires_grad_() for a in slopes.values()], rate, (0.0, 1.0))]
         first = best if fast is None else None
-        found, kept = climb(lambda last: backward(climbed, start, rows, slopes), [(free, rate, (0.0, 1.0))], steps, first)
+        found, kept = climb(lambda last: backward(climbed, start, rows, slopes), groups, steps, first)
         slopes = {i: a.to(A.dtype) for i, a in zip(slopes, kept, strict=True)}
         if fast is not None:
             with torch.no_grad():
-                found = backward(state, start, A, slopes)
-            won, found = _better(found, best)
-            slopes = {i: _kept(won, a, b) for (i, a), b in zip(slopes.items(), first_slopes(state, start, A.shape[1]).values(), strict=True)}
+                found = _better(backward(state, start, A, slopes), best)[1]
         best = found
     return best, slopes
 
