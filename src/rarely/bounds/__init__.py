@@ -1,6 +1,6 @@
 """What can be proved about a network: bounds, verdicts, and bounds on the probability of violation.
 
-Everything here is a statement about the network in real arithmetic, its stored weights taken as exact reals; bounds
+Everything here is a statement about the network as it runs in its own numbers, and so in real arithmetic; bounds
 are computed in float64 and include their own rounding (see `operators` and `backward`). The pieces:
 
 - `prove(problem)` and `probability_bounds(problem)` take a `rarely.Problem`; the rest takes modules and tensors:

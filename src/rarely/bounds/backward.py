@@ -3,7 +3,7 @@
 The bounds pay for rounding twice (see `operators`). For their own: at each backward step the computed coefficients are
 declared exact, and what they miss, at most |A| times a charge, is taken off the constant term. And for the network's:
 each value that it computes is off by at most a charge of its arithmetic, and |A| times it is taken off as well. So they
-hold for the network as it runs; `LinearBound.real` leaves the second charge of the last pass away.
+hold for the network as it runs; `LinearBound.real` leaves the second charge of this one pass away.
 """
 
 from __future__ import annotations
@@ -63,36 +63,39 @@ def backward(
     slopes: Slopes | None = None,
     push: Slopes | None = None,
     seen: dict[int, Tensor] | None = None,
+    real: bool = False,
 ) -> LinearBound:
     """Linear lower bounds of A v, with v the value of node `start` and A (B or 1, m, *event).
 
     `push` is added to the coefficients of a ReLU's input: the Lagrange multipliers of its split (beta-CROWN, Wang
-    et al. 2021, eq. 8). `seen` receives the coefficients met at each ReLU's output.
+    et al. 2021, eq. 8). `seen` receives the coefficients met at each ReLU's output. `real` asks for the bound in real
+    arithmetic as well, which is else no better than the other.
     """
     graph = state.graph
     coef: dict[int, Tensor] = {start: A}
     bias = A.new_zeros(state.batch, A.shape[1])
     size = bias  # sum of absolute contributions, for the rounding of the running sum
-    toll = bias  # what the network's rounding costs
+    toll = bias  # what the network's rounding costs, where that is kept apart
     for i in range(start, 0, -1):
         here = coef.pop(i, None)
         if here is None:
             continue
         node, charges = graph.nodes[i], state.charges[i]
-        if charges.run is not None:
-            toll = toll + contract(here.abs(), charges.run)
+        charge = charges.own if real else charges.both
         if isinstance(node.op, Affine):
             parts = node.op.transpose(here)
             constant = node.op.constant()
             extra = None if constant is None else contract(here, constant.expand(node.shape).unsqueeze(0))
-            if charges.own is not None:
-                charge = contract(here.abs(), charges.own)
-                extra = -charge if extra is None else extra - charge
         else:
             if seen is not None:
                 seen[i] = here
             back, extra = state.relaxations[i].backward(here, slopes.get(i) if slopes else None)
             parts = (back if push is None or i not in push else back + push[i],)
+        if real and charges.run is not None:
+            toll = toll + contract(here.abs(), charges.run)
+        if charge is not None:
+            cost = contract(here.abs(), charge)
+            extra = -cost if extra is None else extra - cost
         if extra is not None:
             bias, size = bias + extra, size + extra.abs()
         for j, part in zip(node.inputs, parts, strict=True):
@@ -100,16 +103,20 @@ def backward(
                 coef[j] = part
                 continue
             coef[j] = coef[j] + part  # one rounding of each sum, against what it is multiplied by
-            charge = contract(coef[j].abs(), magnitude(state.bounds[j])) * gamma(1, bias.dtype)
-            bias, size = bias - charge, size + charge
+            cost = contract(coef[j].abs(), magnitude(state.bounds[j])) * gamma(1, bias.dtype)
+            bias, size = bias - cost, size + cost
     flat = coef[0].flatten(2) if 0 in coef else A.new_zeros(1, A.shape[1], state.region.low[0].numel())
     flat = flat.expand(state.batch, -1, -1)
     bias = bias - size * gamma(len(graph.nodes), bias.dtype) - state.floor.unsqueeze(1)
     cast = state.charges[0].run
     assert cast is not None
-    toll = (toll + contract(flat.abs(), cast.flatten(1))) * (1 + gamma(len(graph.nodes), bias.dtype))
-    least = state.region.minimum(flat)
-    real = least + bias - (least.abs() + bias.abs()) * gamma(2, bias.dtype)
+    least, last = state.region.minimum(flat, cast.flatten(1))
+    toll = (toll + last) * (1 + gamma(len(graph.nodes), bias.dtype))
     run = (bias - toll).masked_fill(~state.finite.unsqueeze(1), -torch.inf)
-    lower = least + run - (least.abs() + run.abs()) * gamma(2, bias.dtype)
-    return LinearBound(flat, run, lower, real)
+    lower = _sum(least, run)
+    return LinearBound(flat, run, lower, _sum(least, bias) if real else lower)
+
+
+def _sum(least: Tensor, bias: Tensor) -> Tensor:
+    """Rounded down."""
+    return least + bias - (least.abs() + bias.abs()) * gamma(2, bias.dtype)

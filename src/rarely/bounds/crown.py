@@ -185,10 +185,10 @@ def linear_bounds(
     state = propagate(graph, region, steps=steps, rows=rows)
     A = C.to(region.low.dtype)
     if steps:
-        bound = optimise(state, graph.output, A, steps)[0]
+        bound = optimise(state, graph.output, A, steps, real=True)[0]
     else:
         with torch.no_grad():
-            bound = backward(state, graph.output, A)
+            bound = backward(state, graph.output, A, real=True)
     return bound if d is None else bound.shifted(d.to(A.dtype))
 
 

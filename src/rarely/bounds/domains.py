@@ -177,8 +177,10 @@ class Root:
             state.relaxations[i] = op.relax((lows[i], highs[i]))
         return replace(domains, low=self.gathered(lows), high=self.gathered(highs)), met
 
-    def _bound(self, state: Propagated, domains: Domains, seen: dict[int, Tensor] | None = None) -> LinearBound:
-        """Bounds of the weighted rows, (N, 1), in the precision of the state."""
+    def _bound(
+        self, state: Propagated, domains: Domains, seen: dict[int, Tensor] | None = None, real: bool = False
+    ) -> LinearBound:
+        """Bounds of the weighted rows, (N, 1), in the precision of the state; `real` as in `backward`."""
         dtype = state.region.low.dtype
         base = self._first_slopes.to(dtype)
         free = Freedom(
@@ -188,7 +190,7 @@ class Root:
         )
         member = (self.spec.owner == domains.polytope.unsqueeze(1)).unsqueeze(1)
         signs = self.spread(domains.signs)
-        return weighted(state, self.spec.C.to(dtype), self.spec.d.to(dtype), member, free, signs, seen)
+        return weighted(state, self.spec.C.to(dtype), self.spec.d.to(dtype), member, free, signs, seen, real)
 
     @cached_property
     def _first_slopes(self) -> Tensor:
@@ -222,7 +224,7 @@ class Root:
         domains = self._climbed(quick, domains, steps)
         seen: dict[int, Tensor] = {}
         with torch.no_grad():
-            found = self._bound(quick, domains, seen)
+            found = self._bound(quick, domains, seen, real=self.single is None)
             domains = self._proved(domains, found)
             domains = replace(domains, cuts=self._cuts(domains, seen, met))
             points = repeated(self.state.region, len(domains)).minimiser(found.A)
@@ -237,7 +239,7 @@ class Root:
         if len(some):
             if self.single is not None:
                 part = domains.pick(some)
-                found = self._bound(self._state(part), part)
+                found = self._bound(self._state(part), part, real=True)
             else:
                 found = LinearBound(*(getattr(found, f.name)[some] for f in fields(found)))
             lower[some] = torch.fmax(lower[some], found.lower.squeeze(1))

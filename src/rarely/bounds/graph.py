@@ -100,6 +100,12 @@ class Charges:
     run: Tensor | None  # the network's
     peak: Tensor | None  # (B,) the largest number that the network may meet
 
+    @cached_property
+    def both(self) -> Tensor | None:
+        if self.own is None or self.run is None:
+            return self.run if self.own is None else self.own
+        return self.own + self.run
+
 
 def charged(graph: Graph, i: int, inputs: list[Interval]) -> tuple[Interval, Charges]:
     """Bounds on a node's value as the network computes it, from bounds on its inputs, and what they were charged."""
@@ -176,12 +182,15 @@ def _smaller(op: Affine | Relaxed | None, keep: Tensor, outputs: bool) -> Affine
     return op.keep_outputs(keep) if outputs else op.keep_inputs(keep)
 
 
-def pruned(graph: Graph, bounds: list[Interval]) -> Graph:
+def pruned(graph: Graph, bounds: list[Interval], finite: Tensor) -> Graph:
     """The graph without ReLUs between dense layers whose upper bound, (1, n) in `bounds`, is not positive.
 
     In a trained classifier most neurons are off around any one input, so branch and bound gets several times cheaper.
-    Rows and columns are only dropped, never combined, so nothing is rounded.
+    Rows and columns are only dropped, never combined, so nothing is rounded. Where the network may leave the range of
+    its numbers, `finite` (1,), bounds say nothing about what a neuron gives as it runs, and all stay.
     """
+    if not bool(finite.all()):
+        return graph
     nodes = list(graph.nodes)
     for i, op in graph.relus.items():
         j = nodes[i].inputs[0]

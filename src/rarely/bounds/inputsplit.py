@@ -61,7 +61,7 @@ def bound_boxes(
     """
     state = propagate(graph, box, lines=True, deadline=deadline)
     seen: dict[int, Tensor] = {}
-    plain = backward(state, graph.output, spec.C, seen=seen).shifted(spec.d)
+    plain = backward(state, graph.output, spec.C, seen=seen, real=True).shifted(spec.d)
     rows = plain.lower
     best, real = spec.by_polytope(rows), spec.by_polytope(plain.real)
     hard = ~(best > 0).all(1)

@@ -69,7 +69,9 @@ class Leaves:
 
 
 def log_added(a: float, b: float) -> float:
-    """log(exp(a) + exp(b)), rounded up."""
+    """log(exp(a) + exp(b)), rounded up; what is not a number stays none, which `max` would drop."""
+    if math.isnan(a) or math.isnan(b):
+        return math.nan
     high, low = max(a, b), min(a, b)
     return high if low == -math.inf else high + math.log1p(math.exp(low - high)) + 4e-16 * (1 + abs(high))
 
@@ -85,7 +87,7 @@ class Tree:
         start = law.low.new_zeros(1, law.low.numel())
         region = Likely(law, graph.input_shape, start, start.new_full((1,), level))
         root = propagate(graph, region, deadline=deadline)
-        self.graph = pruned(graph, root.bounds)
+        self.graph = pruned(graph, root.bounds, root.finite)
         again = propagate(self.graph, region, deadline=deadline)
         self.log_exits = math.log(2 + int(root.asked) + int(again.asked)) - level
         self.first_exits = self.log_exits

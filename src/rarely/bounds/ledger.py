@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rarely.bounds.operators import REAL
 from rarely.bounds.region import BallRegion, Region
 from rarely.bounds.spec import Spec
+from rarely.core.evidence import REAL
 
 _REPLAYS = 20  # points that one problem's network is run on at most
 Network = Callable[[Tensor], Tensor]  # (N, *event) -> (N, ...)
@@ -115,7 +115,8 @@ class Ledger:
         self.closed.scatter_reduce_(0, problem, bound, "amax")
 
     def hope(self, problem: Tensor, bound: Tensor) -> None:
-        """All the open sub-problems (N,) there are, with their upper bounds on the score."""
+        """All the open sub-problems (N,) there are, with their upper bounds on the score; no number bounds nothing."""
+        bound = torch.where(bound.isnan(), torch.inf, bound)
         worst = torch.full_like(self.closed, -torch.inf).scatter_reduce(0, problem, bound, "amax")
         self.pending = torch.minimum(self.pending, torch.where(worst > -torch.inf, worst, torch.inf))
 

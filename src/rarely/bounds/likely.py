@@ -52,10 +52,11 @@ class Likely:
     def _mean(self) -> tuple[Tensor, Tensor]:
         return self.law.mean(self.tilt)
 
-    def minimum(self, A: Tensor) -> Tensor:
+    def minimum(self, A: Tensor, blur: Tensor) -> tuple[Tensor, Tensor]:
         """What A x, A (B, m, n), falls below with no more than the probability that is paid."""
         mean, error = (t.unsqueeze(-1) for t in self._mean)
         size = torch.bmm(A.abs(), error + mean.abs() * (A.shape[2] + 8) * torch.finfo(A.dtype).eps).squeeze(-1)
         reach = (2 * self.room).sqrt().unsqueeze(1) * self.law.deviation(A)
         least = torch.bmm(A, mean).squeeze(-1) - size - reach * (1 + 1e-15)
-        return torch.fmax(least, self.box.minimum(A))
+        surely, toll = self.box.minimum(A, blur)
+        return torch.fmax(least, surely), toll

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import tiny
+from rarely.bounds.operators import TINY, gamma
 from rarely.bounds.tails import LEAST
 from rarely.bounds.volume import EXACT, fraction_above
 from rarely.core.errors import InputError
@@ -75,9 +75,9 @@ class UniformMeasure:
         """Lower and upper bounds on the mass of boxes (B, n) -> (B,)."""
         full = self.high - self.low
         ratio = torch.where(full > 0, (high - low) / full, 1.0).prod(1)
-        # Differences of floats this close are exact or off by half an ulp, as are the quotients and products.
+        # Two differences, a quotient and a product of each coordinate round once: 4 n u, half of what is charged.
         margin = 4 * low.shape[1] * torch.finfo(ratio.dtype).eps
-        return ratio * (1 - margin), ratio * (1 + margin)
+        return (ratio * (1 - margin) - TINY).clamp(min=0), ratio * (1 + margin) + TINY
 
     def above(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor, *, upper: bool) -> Tensor:
         """An upper or a lower bound on the mass of {x in box : A x + b >= 0}."""
@@ -150,6 +150,10 @@ class GaussianMeasure:
         flip = u + v > 0
         u, v = torch.where(flip, -v, u), torch.where(flip, -u, v)
         at_u, at_v = _normal_cdf(u), _normal_cdf(v)
+        # The argument of erfc is off by 4 u of itself: a difference, two quotients, and the root of 2. As phi(v) is at
+        # most (1 + |v|) Phi(v) for v <= 0 (Mills), that is 4 u (|v| + v^2) <= 7e-16 (1 + v^2) of Phi; erfc itself is
+        # taken to be good to 8 ulps, 1.8e-15 of it. At u it is no more, since Phi(u) (1 + u^2) rises up to 0. Together
+        # 5e-15, half of what is charged. Below 1e-300 Phi is denormal and charged whole.
         error = 1e-14 * at_v * (1 + v.abs().nan_to_num(posinf=0.0).clamp(max=40) ** 2) + 1e-300
         return (at_v - at_u - error).clamp(min=0), at_v - at_u + error
 
@@ -161,8 +165,10 @@ class GaussianMeasure:
         least = torch.maximum(least, foot * width * (1 - 1e-12))
         most = torch.minimum(most, peak * width * (1 + 1e-12))
         z_least, z_most = self._normaliser()
-        above = most.prod(1) / z_least.clamp(min=1e-300) * (1 + 1e-12) + tiny(most.dtype)
-        return least.prod(1) / z_most * (1 - 1e-12), above
+        # A product over n coordinates rounds n times, and so does a normaliser: 2 n u < 1e-12 up to n = 4000. What the
+        # product loses to underflow is charged before it is divided.
+        least, most = (least.prod(1) - TINY).clamp(min=0), most.prod(1) + TINY
+        return least / z_most * (1 - 1e-12), most / z_least.clamp(min=1e-300) * (1 + 1e-12)
 
     def _density(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Largest and smallest untruncated density per coordinate."""
@@ -170,6 +176,7 @@ class GaussianMeasure:
         near = torch.clamp(u * 0, u, v)
         far = torch.maximum(u.abs(), v.abs())
         scale = 1 / (self.std * math.sqrt(2 * math.pi))
+        # The exponent is off by 6 u of itself, far^2 / 2; exp and the scale by a few ulps.
         slack = 1 + 1e-13 * (1 + far * far)
         return torch.exp(-near * near / 2) * scale * slack, torch.exp(-far * far / 2) * scale / slack
 
@@ -186,17 +193,19 @@ class GaussianMeasure:
         best = best if upper else least - best
         if A.shape[1] <= EXACT:
             peak, foot = self._density(low, high)
-            part = fraction_above(A, b, low, high, upper=upper) * ((peak if upper else foot) * (high - low)).prod(1)
+            share = fraction_above(A, b, low, high, upper=upper)
+            part = share * ((peak if upper else foot) * (high - low)).prod(1)
             if upper:
-                best = torch.minimum(best, part / z_least * (1 + 1e-12))
+                best = torch.fmin(best, torch.where(share == 0, 0.0, part + TINY) / z_least * (1 + 1e-12))
             else:
-                best = torch.maximum(best, part / z_most * (1 - 1e-12))
+                best = torch.fmax(best, (part - TINY) / z_most * (1 - 1e-12))
         return best.clamp(min=0)
 
     def _half_space(self, A: Tensor, b: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Upper bound on the untruncated mass of {x in box : A x + b >= 0}."""
         centre = (A * self.mean).sum(1) + b
-        blur = 1e-13 * ((A * self.mean).abs().sum(1) + b.abs())
+        blur = gamma(A.shape[1], A.dtype) * ((A * self.mean).abs().sum(1) + b.abs())
+        # The spread, a root of a sum of n squares, is good to n u < 1e-12, and Phi of what remains as in `_raw`.
         spread = torch.linalg.vector_norm(A * self.std, dim=1) + LEAST
         tail = _normal_cdf((centre + blur) / spread * torch.where(centre + blur > 0, 1 + 1e-12, 1 - 1e-12))
         tail = torch.where(spread > 1e20 * LEAST, tail, torch.ones_like(tail))  # squares have underflowed
@@ -209,6 +218,8 @@ class GaussianMeasure:
             raw = self._raw(low - shift, high - shift)[1].clamp(min=1e-300).log()
             exponent = s * A * self.mean + (s * A * self.std) ** 2 / 2
             total = (raw + exponent).sum(1) + s.squeeze(1) * b
+            # Any s will do, but the box must move by what the exponent says: that is off by 3 u of the shift, which
+            # `_raw` feels by (1 + |v|) |shift| / std times it, and |v| <= 12 + |shift| / std. The sums round n times.
             size = exponent.abs().sum(1) + raw.abs().sum(1) + (s.squeeze(1) * b).abs()
             best = torch.minimum(best, total + 1e-12 * size + 1e-12)
         return best.exp()

@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 Interval = tuple[Tensor, Tensor]
-_TINY = {torch.float64: 1e-300, torch.float32: 1e-30}
+TINY = 1e-300  # in float64
 EPS = torch.finfo(torch.float64).eps
-REAL = "real"  # what a proof says that does not hold for the network as it runs
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Arithmetic:
 
 def tiny(dtype: torch.dtype) -> float:
     """What underflow is charged; in float32, 10^8 products of up to 2^-126 each, should they be flushed to zero."""
-    return _TINY[dtype]
+    return TINY if dtype == torch.float64 else 1e-30
 
 
 def gamma(n: int, dtype: torch.dtype) -> float:

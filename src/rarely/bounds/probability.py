@@ -28,12 +28,12 @@ from rarely.bounds.trace import build
 from rarely.bounds.volume import log_or_ninf
 from rarely.core.errors import InputError
 
-_SUM = 1e-9  # relative margin for sums over up to millions of boxes in float64
+_SUM = 1e-9  # relative margin for sums over up to 9 million boxes in float64, n u of the sum in any order
 
 
 @dataclass(frozen=True)
 class ProbabilityBounds:
-    """log_lower <= log P(violation) <= log_upper, in real arithmetic; natural logarithms."""
+    """log_lower <= log P(violation) <= log_upper, for the network as it runs; natural logarithms."""
 
     log_lower: float
     log_upper: float

@@ -17,12 +17,12 @@ from rarely.bounds.graph import Graph, Unprovable
 from rarely.bounds.laws import measure_of, tails_of
 from rarely.bounds.ledger import Proof
 from rarely.bounds.measure import Measure
-from rarely.bounds.operators import REAL
 from rarely.bounds.probability import ProbabilityBounds, bracket
 from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import CHECKED, build
+from rarely.core.evidence import REAL
 from rarely.core.problem import Problem
 from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 from rarely.core.thresholds import HALVED, SEARCHED
@@ -33,7 +33,7 @@ _MAX_POLYTOPES = 1000
 _FEW_SHARE = 0.2  # of the time for half-spaces where boxes can be halved, too
 _WORK, _FEWEST = 2**28, 8  # visits of leaves, where work limits them: 430 on MNIST take 1.5 s; fewer of wide networks
 _QUICK_ROWS = 512  # neurons of a layer that a quick proof bounds by CROWN; wider layers get intervals
-_NO_WITNESS = "a violation in the bounding box of the inputs, not among the inputs themselves"
+_NO_WITNESS = "a violation in the bounding box of the inputs or on the border of the property, not inside"
 
 
 def polytopes(prop: Property, outputs: int) -> list[Polytope]:
@@ -163,8 +163,11 @@ def prove_all(
         share = max(0.0, deadline - time.monotonic()) / (len(groups) - number)
         some = [questions[i] for i in rows]
         for i, proof in zip(rows, _decided(some, share, boxes, quick, graphs), strict=True):
-            possible = proof.status != "violated" or _possible(questions[i].problem, proof)
-            proofs[i] = proof if possible else Proof("unknown", math.inf, proof.boxes, reason=_NO_WITNESS)
+            if proof.status == "violated":
+                possible, calls = _possible(questions[i].problem, proof), proof.calls + 1
+                no_witness = Proof("unknown", math.inf, proof.boxes, reason=_NO_WITNESS)
+                proof = replace(proof if possible else no_witness, calls=calls)
+            proofs[i] = proof
     return proofs
 
 
@@ -236,10 +239,13 @@ def _weighted(problem: Problem) -> list[tuple[float, Problem]]:
 
 
 def _possible(problem: Problem, proof: Proof) -> bool:
-    """Whether the witness is an input that the model can draw: a cut ball is proved by way of a larger region."""
+    """Whether the witness violates the property as written, and is an input that the model can draw.
+
+    Bounds take strict rows as closed, and a cut ball is proved by way of a larger region.
+    """
     assert proof.witness is not None
     point = proof.witness.unsqueeze(0).to(problem.adapted.dtype)
-    return float(problem.inputs.log_density(point)) > -math.inf
+    return float(problem.score(point)) >= 0 and float(problem.inputs.log_density(point)) > -math.inf
 
 
 def probability_bounds(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rarely.bounds.graph import Node, Unprovable
-from rarely.bounds.operators import Affine, Relaxed
+from rarely.bounds.operators import Affine, Arithmetic, Relaxed
 
 PROBE = 2  # batch size that shapes are worked out with
 
@@ -31,9 +31,9 @@ class Handle:
 class Reader:
     """Collects nodes. Weights are kept in float64, which holds float32 weights exactly."""
 
-    def __init__(self, input_shape: tuple[int, ...], device: torch.device) -> None:
+    def __init__(self, input_shape: tuple[int, ...], device: torch.device, arithmetic: Arithmetic) -> None:
         self.nodes: list[Node] = [Node(None, (), input_shape)]
-        self.device = device
+        self.device, self.arithmetic = device, arithmetic
 
     def real(self, value: Any) -> Tensor:
         if isinstance(value, Tensor):

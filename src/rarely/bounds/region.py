@@ -21,7 +21,12 @@ class Bounded(Protocol):
     @property
     def high(self) -> Tensor: ...
 
-    def minimum(self, A: Tensor) -> Tensor: ...
+    def minimum(self, A: Tensor, blur: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower bounds (B, m) of A x for A (B, m, n), rounding included, and |A| blur for some blur (B or 1, n) of x.
+
+        Both at once, since reading A is what takes the time.
+        """
+        ...
 
 
 class Region(Bounded, Protocol):
@@ -39,10 +44,10 @@ class BoxRegion:
     low: Tensor  # (B, *event)
     high: Tensor
 
-    def minimum(self, A: Tensor) -> Tensor:
-        """Lower bound, rounding included, of A x for A (B, m, n) -> (B, m)."""
+    def minimum(self, A: Tensor, blur: Tensor) -> tuple[Tensor, Tensor]:
         centre, reach = self._middle
-        return (torch.bmm(A, centre) - torch.bmm(A.abs(), reach)).squeeze(-1)
+        fall = torch.bmm(A.abs(), torch.cat([reach, blur.expand(len(reach), -1).unsqueeze(-1)], -1))
+        return torch.bmm(A, centre).squeeze(-1) - fall[..., 0], fall[..., 1]
 
     @cached_property
     def _middle(self) -> tuple[Tensor, Tensor]:
@@ -79,12 +84,13 @@ class BallRegion:
     def high(self) -> Tensor:
         return self.centre + self._reach()
 
-    def minimum(self, A: Tensor) -> Tensor:
+    def minimum(self, A: Tensor, blur: Tensor) -> tuple[Tensor, Tensor]:
         """A c - r |A|_2, by Cauchy-Schwarz, less the rounding."""
         centre = self.centre.flatten(1).unsqueeze(-1)
         margin = gamma(centre.shape[1], centre.dtype)
         fall: Tensor = torch.linalg.vector_norm(A, dim=-1) * self.radius.unsqueeze(-1) * (1 + margin)
-        return (A @ centre - margin * (A.abs() @ centre.abs())).squeeze(-1) - fall
+        sizes = A.abs() @ torch.cat([centre.abs(), blur.expand(len(centre), -1).unsqueeze(-1)], -1)
+        return (A @ centre).squeeze(-1) - margin * sizes[..., 0] - fall, sizes[..., 1]
 
     def minimiser(self, A: Tensor) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(A, dim=-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)

@@ -53,7 +53,7 @@ def _root(graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: fl
     region, left = ledger.region.pick(who), deadline - time.monotonic()
     if first is None:
         first = bounds_at_root(graph, region, time.monotonic() + left / 4)
-    smaller = pruned(graph, first.bounds)
+    smaller = pruned(graph, first.bounds, first.finite)
     known = {i: first.bounds[i] for i, node in enumerate(smaller.nodes) if node.shape == graph.nodes[i].shape}
     effort = _STEPS if 4 * plain < left / 2 else 0
     state = bounds_at_root(smaller, region, time.monotonic() + left / 2, steps=effort, known=known)

@@ -33,13 +33,8 @@ def _kept(won: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(won.reshape(*won.shape, *(1,) * (new.ndim - won.ndim)), new, old)
 
 
-def _aim(bound: LinearBound) -> Tensor:
-    """What to raise: the bound in real arithmetic where there is none on the network as it runs."""
-    return torch.where(bound.lower.isfinite(), bound.lower, bound.real)
-
-
 def _better(now: LinearBound, best: LinearBound) -> tuple[Tensor, LinearBound]:
-    won = (_aim(now) > _aim(best)) | _aim(best).isnan()
+    won = (now.lower > best.lower) | best.lower.isnan()
     pairs = ((now.A, best.A), (now.b, best.b), (now.lower, best.lower))
     A, b, lower = (_kept(won, new.detach(), old) for new, old in pairs)
     return won, LinearBound(A, b, lower, torch.fmax(now.real.detach(), best.real))
@@ -92,7 +87,7 @@ def climb(
         last = step >= steps - 1
         with torch.set_grad_enabled(not last):
             now = bound(last)
-            slopes = [] if last else _gradients(_aim(now).sum(), tensors)
+            slopes = [] if last else _gradients(now.lower.sum(), tensors)
         if best is None:
             best = LinearBound(now.A.detach(), now.b.detach(), now.lower.detach(), now.real.detach())
         else:
@@ -105,24 +100,33 @@ def climb(
 
 
 def optimise(
-    state: Propagated, start: int, A: Tensor, steps: int, rate: float = 0.25, fast: Propagated | None = None
+    state: Propagated,
+    start: int,
+    A: Tensor,
+    steps: int,
+    rate: float = 0.25,
+    real: bool = False,
+    fast: Propagated | None = None,
 ) -> tuple[LinearBound, dict[int, Tensor]]:
     """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes.
 
-    They are looked for in the `fast` state in float32, if there is one.
+    `real` as in `backward`. The slopes are looked for in the `fast` state in float32, if there is one.
     """
     with torch.no_grad():
-        best = backward(state, start, A)
+        best = backward(state, start, A, real=real)
     climbed, rows = (state, A) if fast is None else (fast, A.float())
     slopes = first_slopes(climbed, start, A.shape[1])
     if slopes:
         groups: list[Group] = [([a.requires_grad_() for a in slopes.values()], rate, (0.0, 1.0))]
-        first = best if fast is None else None
-        found, kept = climb(lambda last: backward(climbed, start, rows, slopes), groups, steps, first)
+
+        def bound(last: bool) -> LinearBound:
+            return backward(climbed, start, rows, slopes, real=real and last and fast is None)
+
+        found, kept = climb(bound, groups, steps, best if fast is None else None)
         slopes = {i: a.to(A.dtype) for i, a in zip(slopes, kept, strict=True)}
         if fast is not None:
             with torch.no_grad():
-                found = _better(backward(state, start, A, slopes), best)[1]
+                found = _better(backward(state, start, A, slopes, real=real), best)[1]
         best = found
     return best, slopes
 
@@ -144,6 +148,7 @@ def weighted(
     freedom: Freedom,
     signs: dict[int, Tensor] | None = None,
     seen: dict[int, Tensor] | None = None,
+    real: bool = False,
 ) -> LinearBound:
     """Bounds of sum_r w_r (C_r y + d_r) for Q choices of weights, (B, Q).
 
@@ -152,13 +157,13 @@ def weighted(
     """
     weights = torch.where(member, freedom.logits, -torch.inf).softmax(-1)
     push = {i: -b * signs[i].unsqueeze(1) for i, b in freedom.multipliers.items()} if signs else None
-    bound = backward(state, state.graph.output, weights @ C, freedom.slopes, push, seen)
+    bound = backward(state, state.graph.output, weights @ C, freedom.slopes, push, seen, real)
     # Weights that miss summing to one only scale the sum; forming the combined row rounds, against |y|.
     shift = (weights * d.unsqueeze(1)).sum(-1)
     reach = contract(weights.detach() @ C.abs(), magnitude(state.bounds[state.graph.output]))
     size, margin = (weights * d.abs().unsqueeze(1)).sum(-1) + reach, gamma(C.shape[1], C.dtype)
-    b, lower, real = (t + shift - (size + t.abs()) * margin for t in (bound.b, bound.lower, bound.real))
-    return LinearBound(bound.A, b, lower, real)
+    b, lower, apart = (t + shift - (size + t.abs()) * margin for t in (bound.b, bound.lower, bound.real))
+    return LinearBound(bound.A, b, lower, apart)
 
 
 def ascend(
@@ -187,7 +192,11 @@ def ascend(
         (list(free.multipliers.values()), rate / 2, (0.0, math.inf)),
         ([free.logits], 4 * rate, (-math.inf, math.inf)),
     ]
-    best, kept = climb(lambda last: weighted(state, C, d, member, free, signs, seen if last else None), groups, steps)
+
+    def bound(last: bool) -> LinearBound:
+        return weighted(state, C, d, member, free, signs, seen if last else None, real=last)
+
+    best, kept = climb(bound, groups, steps)
     count = len(free.slopes)
     found = Freedom(
         dict(zip(free.slopes, kept[:count], strict=True)),

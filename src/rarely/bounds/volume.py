@@ -18,8 +18,9 @@ import math
 import torch
 from torch import Tensor
 
-from rarely.bounds.operators import EPS, gamma
+from rarely.bounds.operators import EPS, TINY, gamma
 
+_FLAT = 1e-290  # what g varies by over a box, below which quotients would underflow
 EXACT = 10  # coordinates up to which the sum over 2^n subsets is taken
 
 
@@ -60,7 +61,7 @@ def _below(a: Tensor, t: Tensor, upper: Tensor) -> Tensor:
 
 def _chernoff(a: Tensor, t: Tensor) -> Tensor:
     """Upper bound on P(sum a_i v_i <= t): min over s of exp(s t) prod (1 - exp(-s a_i)) / (s a_i)."""
-    best = torch.zeros_like(t)
+    best, n = torch.zeros_like(t), a.shape[1]
     peak = a.amax(1).clamp(min=1e-300)
     for power in torch.linspace(-3, 9, 49, dtype=a.dtype, device=a.device):
         s = (10**power / peak).unsqueeze(1)
@@ -68,8 +69,10 @@ def _chernoff(a: Tensor, t: Tensor) -> Tensor:
         # log((1 - e^-z) / z); below 1e-4 the series -z/2 + z^2/24 is above the truth and far more accurate.
         small = -z / 2 + z * z / 24
         term = torch.where(z < 1e-4, small, (-torch.expm1(-z)).log() - z.clamp(min=1e-4).log())
-        best = torch.minimum(best, s.squeeze(1) * t + term.sum(1))
-    return (best + 1e-9 * (1 + best.abs())).exp().clamp(max=1)
+        # The sum rounds; a adds up to 1, and t is known, to n eps; the logarithms, at most 50, to a few of theirs.
+        error = gamma(n, a.dtype) * (s.squeeze(1) + term.abs().sum(1)) + n * 256 * EPS
+        best = torch.fmin(best, s.squeeze(1) * t + term.sum(1) + error)
+    return (best + 4 * EPS * (1 + best.abs())).exp().clamp(max=1)
 
 
 @torch.no_grad()
@@ -79,15 +82,16 @@ def fraction_above(A: Tensor, b: Tensor, low: Tensor, high: Tensor, *, upper: bo
     a = A.abs() * (high - low)
     corner = torch.where(A > 0, high, low)
     top = (A * corner).sum(1) + b
-    blur = gamma(n, A.dtype) * ((A.abs() * torch.maximum(low.abs(), high.abs())).sum(1) + b.abs())
+    blur = gamma(n, A.dtype) * ((A.abs() * torch.maximum(low.abs(), high.abs())).sum(1) + b.abs()) + TINY
     top = top + blur if upper else top - blur
     total = a.sum(1)
-    scale = total.clamp(min=1e-300)
+    steep = total > _FLAT
+    scale = total.clamp(min=_FLAT)
     t = top / scale
-    # Slopes of zero: the sign of the constant decides, and an undecided one decides nothing.
-    known = torch.where(total > 0, t >= 1 + n * EPS, top >= 0).to(t.dtype)
+    # Slopes of next to nothing: the sign of the constant decides, and an undecided one decides nothing.
+    known = torch.where(steep, t >= 1 + n * EPS, top >= (0.0 if upper else 2 * _FLAT)).to(t.dtype)
     known = torch.where(t.isnan(), float(upper), known)
-    todo = ((total > 0) & (t >= 0) & (t < 1 + n * EPS)).nonzero().squeeze(1)
+    todo = (steep & (t >= 0) & (t < 1 + n * EPS)).nonzero().squeeze(1)
     share, t = a[todo] / scale[todo].unsqueeze(1), t[todo]
     near, first = torch.where(t <= 0.5, t, 1 - t).clamp(0, 1), t <= 0.5
     if n <= EXACT:

@@ -28,6 +28,7 @@ class Answer:
     comment: str = ""
     counterexample: Counterexample | None = None
     kept: bool = False  # from an earlier run
+    word: str = ""  # the verdict for people: of a proof, also that it holds in real arithmetic only
 
     def write(self, path: Path) -> None:
         found = self.counterexample
@@ -49,7 +50,7 @@ def decide_files(
     referee, problems = Referee(network, loaded, specification), problems_from(loaded, specification)
     left = max(0.1, timeout - (time.monotonic() - started))
     found = verify(problems, left, seed=seed, device=device, judge=referee.judge)
-    return Answer(found.status, time.monotonic() - started, found.sentence, referee.accepted)
+    return Answer(found.status, time.monotonic() - started, found.sentence, referee.accepted, word=found.word)
 
 
 def run_instances(

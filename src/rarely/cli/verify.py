@@ -43,7 +43,8 @@ def verify(
     """Decide a VNN-COMP instance: sat, unsat, unknown or timeout.
 
     sat comes with a counterexample that violates when replayed in onnxruntime, with no tolerance; unsat only with a
-    proof. A probability alone never decides: then the verdict is unknown, and the probability a comment on stderr.
+    proof, for the network as it runs; where rounding might matter it is "unsat in real arithmetic". A probability alone
+    never decides: then the verdict is unknown, and the probability a comment on stderr.
     """
     from rarely.campaign.benchmark import Answer, decide_files
     from rarely.core.errors import InputError, RarelyError
@@ -64,7 +65,7 @@ def verify(
     if result is not None:
         answer.write(result)
     if not quiet:
-        screen().print(answer.verdict)
+        screen().print(answer.word)
         if answer.comment:
             screen(stderr=True).print(f"# {answer.comment}", markup=False, soft_wrap=True)
 

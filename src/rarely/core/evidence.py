@@ -20,6 +20,7 @@ from rarely.stats.statistic import Binomial, Exceeded, Statistic
 
 COUNTS, SPLITTING = "counts", "splitting"  # families: numbers that assume nothing; populations that climb
 STRATA = "components"  # sums of numbers that were believed one by one
+REAL = "real"  # of a proof that holds in real arithmetic, and not for the network as it runs
 MAX_WITNESSES = 250  # of one problem: each is run again, alone, before it counts
 
 
@@ -94,11 +95,13 @@ class Bracket:
     boxes: int = 0
     calls: int = 0
     method: str = "bounds"
+    arithmetic: str = ""  # that of the network as it runs, where it is known; or "real"
 
     @property
     def sentence(self) -> str:
         if self.log_upper == -math.inf:
-            return f"proved: no input violates the property, by {self.proof}"
+            where = " in real arithmetic" if self.arithmetic == REAL else ""
+            return f"proved{where}: no input violates the property, by {self.proof}"
         least = f"{math.exp(self.log_lower):.3g} <= " if self.log_lower > -math.inf else ""
         return f"proved: {least}p <= {math.exp(self.log_upper):.3g}, by {self.proof}"
 

@@ -108,6 +108,7 @@ class LinearConstraint(_Composable):
 
     A: Tensor  # (K, m, k): K alternatives of m rows
     b: Tensor  # (K, m); inf in rows that only pad
+    limit: Tensor  # (K, m): what outputs are compared with; below b where a row is strict
 
     def __init__(self, A: ArrayLike, b: ArrayLike) -> None:
         matrix, bound = tensor(A, "A"), tensor(b, "b")
@@ -119,6 +120,7 @@ class LinearConstraint(_Composable):
             )
         object.__setattr__(self, "A", matrix[None])
         object.__setattr__(self, "b", bound.to(matrix.dtype)[None])
+        object.__setattr__(self, "limit", self.b)
 
     @classmethod
     def any_of(cls, alternatives: Sequence[tuple[ArrayLike, ArrayLike]]) -> LinearConstraint:
@@ -135,6 +137,24 @@ class LinearConstraint(_Composable):
         bounds = [torch.nn.functional.pad(s.b, (0, p), value=torch.inf) for s, p in zip(singles, pads, strict=True)]
         object.__setattr__(result, "A", torch.cat(grown))
         object.__setattr__(result, "b", torch.cat(bounds))
+        object.__setattr__(result, "limit", result.b)
+        return result
+
+    def as_written(self, strict: Sequence[Tensor], dtype: torch.dtype) -> LinearConstraint:
+        """The same, outputs compared in `dtype`, which may not hold b, and with A y < b in the rows that are strict.
+
+        The limit is the largest number of `dtype` that A y may be: a number is below b if it is no larger than the one
+        before. Proofs go by b itself, which takes strict rows as closed and so says more.
+        """
+        rows = self.b.shape[1]
+        mask = torch.stack([torch.nn.functional.pad(s, (0, rows - len(s))) for s in strict]).to(self.b.device)
+        limit = self.b.to(dtype)
+        away = torch.where(mask, limit.to(self.b) >= self.b, limit.to(self.b) > self.b)
+        result = object.__new__(type(self))
+        object.__setattr__(result, "A", self.A)
+        object.__setattr__(result, "b", self.b)
+        lower = torch.nextafter(limit, torch.full_like(limit, -torch.inf))
+        object.__setattr__(result, "limit", torch.where(away, lower, limit))
         return result
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
@@ -144,7 +164,7 @@ class LinearConstraint(_Composable):
             raise InputError(f"A has {outputs} columns but the network has {y.shape[-1]} outputs")
         matrix = self.A.reshape(-1, alternatives * rows, outputs).to(y.dtype)  # of B problems, or of one
         products = (y @ matrix.mT).reshape(*y.shape[:-1], alternatives, rows)
-        return torch.sub(self.b, products).amin(-1)
+        return torch.sub(self.limit, products).amin(-1)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
         return self.parts(x, y).amax(-1)

@@ -184,8 +184,8 @@ def _weights(regions: Sequence[_Region]) -> list[float]:
 
 def _property(cases: Sequence[PropertyCase], regions: Sequence[_Region], dtype: torch.dtype) -> Property:
     outputs = [
-        LinearConstraint.any_of(
-            [(torch.tensor(p.A, dtype=dtype), torch.tensor(p.b, dtype=dtype)) for p in case.outputs]
+        LinearConstraint.any_of([(torch.from_numpy(p.A), torch.from_numpy(p.b)) for p in case.outputs]).as_written(
+            [torch.from_numpy(p.strict) for p in case.outputs], dtype
         )
         for case in cases
     ]
@@ -202,5 +202,6 @@ def _property(cases: Sequence[PropertyCase], regions: Sequence[_Region], dtype: 
 
 def _equal(left: Sequence[Polytope], right: Sequence[Polytope]) -> bool:
     return len(left) == len(right) and all(
-        np.array_equal(p.A, q.A) and np.array_equal(p.b, q.b) for p, q in zip(left, right, strict=True)
+        all(np.array_equal(getattr(p, name), getattr(q, name)) for name in ("A", "b", "strict"))
+        for p, q in zip(left, right, strict=True)
     )

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rarely.io.formats.specification import Polytope, PropertyCase, Specification
+from rarely.io.formats.specification import PropertyCase, Specification
 from rarely.io.onnx.model import input_port, read_onnx
 from rarely.io.onnx.runtime import replay
 
@@ -46,10 +46,10 @@ class Referee:
         for which, candidate in enumerate(candidates[:_TRIED].flatten(1).double().cpu().numpy()):
             for case in self.specification.cases:
                 x = nearest(candidate, case, self.dtype)
-                if x is None or not _meets(case.input_constraints, x):
+                if x is None or not (case.input_constraints is None or case.input_constraints.holds(x)):
                     continue
                 y = self._replay(x.astype(self.dtype)).astype(np.float64).ravel()
-                if any(_meets(polytope, y) for polytope in case.outputs):
+                if any(polytope.holds(y) for polytope in case.outputs):
                     self.accepted = Counterexample(x, y)
                     return which
         return None
@@ -59,20 +59,19 @@ def nearest(x: Floats, case: PropertyCase, dtype: np.dtype[Any]) -> Floats | Non
     """The nearest point of the case's box that `dtype` can represent, None when that is further than rounding.
 
     Where a bound pins an input to a value between two representable ones, the bound itself is given: it lies in the
-    box, and casts to the value that is replayed.
+    box, and casts to the value that is replayed. None as well where a bound that is left out is all there is.
     """
     if (np.maximum(case.low - x, x - case.high) > _ROUNDING * (1 + np.abs(x))).any():
         return None
     lowest, highest = case.low.astype(dtype), case.high.astype(dtype)
-    lowest = np.where(lowest.astype(np.float64) < case.low, np.nextafter(lowest, np.inf, dtype=dtype), lowest)
-    highest = np.where(highest.astype(np.float64) > case.high, np.nextafter(highest, -np.inf, dtype=dtype), highest)
+    under = np.where(case.open_low, lowest.astype(np.float64) <= case.low, lowest.astype(np.float64) < case.low)
+    over = np.where(case.open_high, highest.astype(np.float64) >= case.high, highest.astype(np.float64) > case.high)
+    lowest = np.where(under, np.nextafter(lowest, np.inf, dtype=dtype), lowest)
+    highest = np.where(over, np.nextafter(highest, -np.inf, dtype=dtype), highest)
     moved = np.clip(x.astype(dtype), lowest, highest).astype(np.float64)
     result: Floats = np.clip(moved, case.low, case.high)
-    return result
-
-
-def _meets(polytope: Polytope | None, v: Floats) -> bool:
-    return polytope is None or bool((polytope.A @ v <= polytope.b).all())
+    out = (case.open_low & (result <= case.low)) | (case.open_high & (result >= case.high))
+    return None if out.any() else result
 
 
 def _run_alone(network: Any, x: NDArray[Any]) -> NDArray[Any]:

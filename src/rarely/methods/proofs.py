@@ -98,7 +98,7 @@ def _evidence(proof: Proof, calls: int) -> list[Evidence]:
     pieces = f"bounds over {proof.boxes:,} piece(s) of the inputs"
     if proof.status == "proved":
         told = f"{pieces}: scores are at most {proof.bound:.3g}"
-        return [Bracket(-math.inf, -math.inf, told, proof.boxes, calls)]
+        return [Bracket(-math.inf, -math.inf, told, proof.boxes, calls, arithmetic=proof.arithmetic)]
     if proof.witness is not None and proof.score is not None:
         return [Found(_NAME, Witnesses(proof.witness.unsqueeze(0), torch.tensor([proof.score])), calls)]
     return [Searched(_NAME, f"no proof by {pieces}{': ' * bool(proof.reason)}{proof.reason}", calls)]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from rarely.core.evidence import (
     COUNTS,
+    REAL,
     SPLITTING,
     STRATA,
     Bracket,
@@ -92,9 +93,11 @@ class Belief:
 def believe(evidence: Sequence[Evidence]) -> Belief:
     """Weigh the evidence about one problem."""
     evidence = [*evidence, *_together(evidence)]
-    draws, proved = pooled(evidence), _proved(evidence)
+    draws = pooled(evidence)
     levels = next((e for e in reversed(evidence) if isinstance(e, Levels)), None)
     witnessed = draws.hits > 0 or any(isinstance(e, Found) and len(e.witnesses) for e in evidence)
+    # What holds in real arithmetic says nothing against violations by the network as it runs.
+    proved = _proved([e for e in evidence if not (witnessed and isinstance(e, Bracket) and e.arithmetic == REAL)])
     flat = _FLAT if draws.flat else ""
 
     def belief(outcome: Outcome, number: Number | None, *notes: str) -> Belief:
@@ -140,7 +143,9 @@ def _together(evidence: Sequence[Evidence]) -> list[Evidence]:
     whole = len(strata) == strata[0].of
     found: list[Evidence] = []
     if whole:
-        found.append(Bracket(ends[0], min(0.0, ends[1]), "bounds on every component"))
+        kinds = [belief.bracket.arithmetic for _, belief in beliefs]
+        kind = REAL if REAL in kinds else kinds[0]
+        found.append(Bracket(ends[0], min(0.0, ends[1]), "bounds on every component", arithmetic=kind))
     known = [(w, b.number) for w, b in beliefs if b.outcome is Outcome.VIOLATED and b.number is not None]
     if known:
         statistic = Sum(tuple(w for w, _ in known), tuple(number.statistic for _, number in known))
@@ -176,8 +181,9 @@ def _proved(evidence: Sequence[Evidence]) -> Bracket:
     proofs = [e for e in evidence if isinstance(e, Bracket)]
     if not proofs:
         return _NOTHING
-    low, high = max(proofs, key=lambda e: e.log_lower), min(proofs, key=lambda e: e.log_upper)
-    return Bracket(low.log_lower, high.log_upper, high.proof, sum(e.boxes for e in proofs))
+    low, high = max(proofs, key=lambda e: e.log_lower), min(proofs, key=lambda e: (e.log_upper, e.arithmetic == REAL))
+    boxes = sum(e.boxes for e in proofs)
+    return Bracket(low.log_lower, high.log_upper, high.proof, boxes, arithmetic=high.arithmetic)
 
 
 def _last_words(evidence: Sequence[Evidence], draws: Draws) -> dict[str, Number]:

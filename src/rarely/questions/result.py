@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rarely.core import evidence as records
 from rarely.core.errors import FormatError
-from rarely.core.evidence import Bracket, Evidence, Levels, Number, Witnesses, no_witnesses
+from rarely.core.evidence import REAL, Bracket, Evidence, Levels, Number, Stratum, Witnesses, no_witnesses
 from rarely.core.spend import GRADIENT
 from rarely.stats.statistic import Interval
 
@@ -49,6 +49,8 @@ _SENTENCES = {
     Outcome.STALLED: "The methods stopped making progress or contradict each other: do not trust a number here.",
     Outcome.OUT_OF_BUDGET: "The budget ran out before a violation was found; only an upper bound is known.",
 }
+
+_IN_REALS = "In real arithmetic no input in the region violates the property; this is a proof, but for rounding."
 
 
 class Costed:
@@ -89,9 +91,19 @@ class Estimate(Costed):
 
     @property
     def proved(self) -> tuple[float, float]:
-        """Bounds on log p that are proved, for the network in real arithmetic: -inf and 0 where nothing is."""
-        proofs = [e for e in self.evidence if isinstance(e, Bracket)]
+        """Bounds on log p that are proved, for the network as it runs: -inf and 0 where nothing is."""
+        proofs = [e for e in self.evidence if isinstance(e, Bracket) and e.arithmetic != REAL]
         return max([-math.inf, *(p.log_lower for p in proofs)]), min([0.0, *(p.log_upper for p in proofs)])
+
+    @property
+    def in_reals(self) -> bool:
+        """Whether it is proved safe in real arithmetic only, and not as the network runs."""
+        return self.outcome is Outcome.PROVED_SAFE and _only_real(self.evidence)
+
+    @property
+    def sentence(self) -> str:
+        """What the outcome means."""
+        return _IN_REALS if self.in_reals else self.outcome.sentence
 
     @property
     def proved_range(self) -> str:
@@ -121,7 +133,7 @@ class Estimate(Costed):
         if self.outcome is Outcome.VIOLATED:
             return f"{name}{self._number()}, log p = {self.log_prob:.2f} ± {self.log_prob_std:.2f} {cost}"
         if self.outcome is Outcome.PROVED_SAFE:
-            return f"{name}proved safe {cost}"
+            return f"{name}proved safe{' in real arithmetic' * self.in_reals} {cost}"
         if self.outcome is Outcome.STALLED:
             guess = f"; a guess: p = {scientific(self.log_prob)}" if self.log_prob > -math.inf else ""
             return f"{name}stalled: do not trust a number here, {self._bound()}{guess} {cost}"
@@ -177,7 +189,7 @@ class Estimate(Costed):
     def to_json(self) -> str:
         """Everything but the witnesses' values (those go to .npz), with a schema version."""
         content = {"schema": SCHEMA, **{k: v for k, v in self.__dict__.items() if k != "witnesses"}}
-        content["outcome"], content["sentence"] = self.outcome.value, self.outcome.sentence
+        content["outcome"], content["sentence"] = self.outcome.value, self.sentence
         content["interval"] = asdict(self.interval)
         content["evidence"] = [records.to_data(record) for record in self.evidence]
         content["prob"], content["witnesses"] = self.prob, len(self.witnesses)
@@ -234,6 +246,14 @@ class Concluded(Costed):
         content |= {"witnesses": len(self.witnesses), "calls": self.calls}
         content["evidence"] = [records.to_data(record) for record in self.evidence]
         return json.dumps(plain(content), indent=2, allow_nan=False)
+
+
+def _only_real(evidence: Sequence[Evidence]) -> bool:
+    """Whether a proof that nothing violates rests on one in real arithmetic, maybe that of a component."""
+    proofs = [e for e in evidence if isinstance(e, Bracket) and e.log_upper == -math.inf]
+    if any(e.arithmetic != REAL for e in proofs):
+        return False
+    return bool(proofs) or any(_only_real(e.evidence) for e in evidence if isinstance(e, Stratum))
 
 
 def scientific(log_prob: float) -> str:

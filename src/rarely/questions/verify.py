@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from rarely.bounds.problems import components
-from rarely.core.evidence import Bracket, Evidence, Found, Searched, Witnesses
+from rarely.core.evidence import REAL, Bracket, Evidence, Found, Searched, Witnesses
 from rarely.core.problem import Problem
 from rarely.core.spend import Spend
 from rarely.questions.case import Case
@@ -26,7 +26,10 @@ Status = Literal["sat", "unsat", "unknown", "timeout"]
 
 @dataclass(frozen=True)
 class Verdict(Concluded):
-    """What is known: `sat` comes with a violating input that was replayed, `unsat` only from a proof."""
+    """What is known: `sat` comes with a violating input that was replayed, `unsat` only from a proof.
+
+    A proof holds for the network as it runs in its `arithmetic`, or, where that is "real", in real arithmetic only.
+    """
 
     status: Status
     sentence: str
@@ -35,9 +38,15 @@ class Verdict(Concluded):
     gradients: int
     evidence: tuple[Evidence, ...] = field(repr=False)
     witnesses: Witnesses = field(repr=False)
+    arithmetic: str = ""  # of an `unsat`
+
+    @property
+    def word(self) -> str:
+        """The status, and that it is about real arithmetic where it is."""
+        return f"{self.status}{' in real arithmetic' * (self.arithmetic == REAL)}"
 
     def __str__(self) -> str:
-        return self._line(self.status)
+        return self._line(self.word)
 
 
 @dataclass
@@ -94,21 +103,24 @@ def verify(
     spend, goal = Spend(len(parts), max_evaluations, timeout), Settled(judge)
     before = known.evidence if known is not None and len(parts) == 1 else ()
     found = gathered(parts, Auto(proof_seconds=timeout), goal, spend, device, seed, before)
-    status, sentence = _conclude(found, spend.seconds >= timeout)
+    status, sentence, arithmetic = _conclude(found, spend.seconds >= timeout)
     evidence = tuple(e for part in found for e in part)
     calls = int(spend.evaluations.sum()), int(spend.gradients.sum())
-    return Verdict(status, sentence, spend.seconds, *calls, evidence, witnesses_of(evidence))
+    return Verdict(status, sentence, spend.seconds, *calls, evidence, witnesses_of(evidence), arithmetic)
 
 
-def _conclude(found: Sequence[Sequence[Evidence]], late: bool) -> tuple[Status, str]:
+def _conclude(found: Sequence[Sequence[Evidence]], late: bool) -> tuple[Status, str, str]:
     beliefs = [believe(part) for part in found]
     if any(isinstance(e, Found) and len(e.witnesses) for part in found for e in part):
-        return "sat", "a violating input was found and replayed"
+        return "sat", "a violating input was found and replayed", ""
     if beliefs and all(belief.outcome is Outcome.PROVED_SAFE for belief in beliefs):
         proofs = [e for part in found for e in part if isinstance(e, Bracket)]
         boxes = sum(proof.boxes for proof in proofs)
-        told = f"{len(proofs)} parts proved, {boxes:,} pieces in all"
-        return "unsat", proofs[0].sentence if len(proofs) == 1 else told
+        kinds = [belief.bracket.arithmetic for belief in beliefs]
+        kind = REAL if REAL in kinds else kinds[0]
+        where = " in real arithmetic" if kind == REAL else ""
+        told = f"{len(proofs)} parts proved{where}, {boxes:,} pieces in all"
+        return "unsat", proofs[0].sentence if len(proofs) == 1 else told, kind
     notes = [note for belief in beliefs for note in belief.notes]
     told = "; ".join(dict.fromkeys([beliefs[0].draws.sentence, *notes])) if beliefs else "nothing was learnt"
-    return "timeout" if late else "unknown", f"statistics, not a proof: {told}"
+    return "timeout" if late else "unknown", f"statistics, not a proof: {told}", ""

@@ -181,7 +181,8 @@ def test_leaving_out_dead_neurons_changes_nothing_on_the_region():
     graph = build(module, (4,))
     low = torch.randn(1, 4, dtype=torch.float64)
     region = BoxRegion(low, low + 0.2)
-    small = pruned(graph, propagate(graph, region).bounds)
+    state = propagate(graph, region)
+    small = pruned(graph, state.bounds, state.finite)
     assert small.widest < graph.widest
     x = torch.lerp(region.low, region.high, torch.rand(500, 4, dtype=torch.float64))
     assert torch.allclose(small(x), graph(x), rtol=1e-12, atol=1e-12)
@@ -200,7 +201,8 @@ def test_dead_neurons_that_are_the_output_stay():
 
     graph = build(Early().eval(), (4,))
     region = BoxRegion(torch.zeros(1, 4).double(), torch.ones(1, 4).double())
-    assert pruned(graph, propagate(graph, region).bounds) == graph
+    state = propagate(graph, region)
+    assert pruned(graph, state.bounds, state.finite) == graph
 
 
 def test_time_is_kept_and_what_was_reached_is_told():

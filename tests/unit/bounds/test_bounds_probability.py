@@ -184,3 +184,14 @@ def test_unusable_laws_are_refused():
         _last(_sum_network(2), UniformMeasure(torch.ones(2), torch.zeros(2)), _above(1.0))
     with pytest.raises(InputError):
         _last(_sum_network(2), GaussianMeasure(torch.zeros(2), torch.zeros(2)), _above(1.0))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e-295, 1e-310])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.8, 1.0])
+def test_a_share_of_a_box_is_bounded_however_small_the_slopes(scale, share):
+    """Of the unit interval, where share - x >= 0."""
+    A, b = torch.tensor([[-scale]], dtype=torch.float64), torch.tensor([share * scale], dtype=torch.float64)
+    low, high = torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    least, most = (float(volume.fraction_above(A, b, low, high, upper=side)) for side in (False, True))
+    assert least <= share <= most
+    assert scale < 1e-290 or most - least < 1e-12

@@ -122,6 +122,10 @@ def batch_norm(
     mean, var = r.real(running_mean), r.real(running_var)
     factor = (torch.ones_like(mean) if weight is None else r.real(weight)) / (var + eps).sqrt()
     bias = torch.zeros_like(mean) if bias is None else r.real(bias)
+    # Which of its formulas runs is not known; none of them leaves the range of numbers as long as these do not.
+    small = (factor != 0) & (factor.abs() < r.arithmetic.tiny)
+    if bool((small | (mean.abs() > r.arithmetic.largest / 4)).any()):
+        raise Unprovable("batch norm with statistics beyond the range of the network's numbers")
     parts = (factor, bias - mean * factor, bias.abs() + (mean * factor).abs())
     wide = (p.reshape(-1, *(1,) * (len(input.shape) - 1)) for p in parts)
     return r.add(Scale(*wide), input.shape, input)

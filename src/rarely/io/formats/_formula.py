@@ -33,11 +33,12 @@ class Linear(NamedTuple):
 
 
 class Atom(NamedTuple):
-    """sum of coefficient * variable <= bound, over inputs only or outputs only, never over none."""
+    """sum of coefficient * variable <= bound, or <, over inputs only or outputs only, never over none."""
 
     terms: tuple[tuple[int, float], ...]
     bound: float
     position: int
+    strict: bool
 
 
 Clause = tuple[Atom, ...]
@@ -78,7 +79,8 @@ def multiply(parts: Sequence[Linear], position: int) -> Linear:
 
 
 def comparison(operator: str, operands: Sequence[Linear], position: int) -> Dnf:
-    """The chain `operands[0] operator operands[1] operator ...`; strict comparisons are taken as closed."""
+    """The chain `operands[0] operator operands[1] operator ...`."""
+    strict = operator in ("<", ">")
     atoms: list[Atom] = []
     for left, right in itertools.pairwise(operands):
         difference = dict(left.coefficients)
@@ -86,22 +88,22 @@ def comparison(operator: str, operands: Sequence[Linear], position: int) -> Dnf:
             difference[variable] = difference.get(variable, 0.0) - coefficient
         linear = Linear(difference, left.constant - right.constant)
         for sign in _DIRECTIONS[operator[0]]:
-            atom = _atom(linear, sign, position)
+            atom = _atom(linear, sign, position, strict)
             if atom.terms:
                 atoms.append(atom)
-            elif atom.bound < 0:
+            elif atom.bound < 0 or (strict and atom.bound == 0):
                 return []
     return [tuple(atoms)]
 
 
-def _atom(linear: Linear, sign: float, position: int) -> Atom:
+def _atom(linear: Linear, sign: float, position: int, strict: bool) -> Atom:
     terms = tuple(sorted((v, sign * c) for v, c in linear.coefficients.items() if c != 0.0))
     bound = 0.0 - sign * linear.constant
     if not math.isfinite(bound) or not all(math.isfinite(c) for _, c in terms):
         raise Rejected("the constants of this constraint overflow", position)
     if terms and terms[0][0] < 0 <= terms[-1][0]:
         raise Rejected("a constraint that mixes inputs (X) and outputs (Y) is unsupported", position)
-    return Atom(terms, bound, position)
+    return Atom(terms, bound, position, strict)
 
 
 def conjoin(parts: Sequence[Dnf], position: int | None = None) -> Dnf:

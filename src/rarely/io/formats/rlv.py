@@ -6,8 +6,8 @@
     MaxPool n3 node node ...
     Assert <= CONSTANT WEIGHT node ...    CONSTANT <= the combination; also >=, <, >, =, ==
 
-The file is satisfiable, and the property violated, when a point meets every assertion. Strict comparisons
-are taken as closed.
+The file is satisfiable, and the property violated, when a point meets every assertion, the strict
+ones strictly.
 """
 
 from __future__ import annotations

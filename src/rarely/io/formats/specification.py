@@ -14,10 +14,16 @@ from rarely.io.formats._formula import Atom, Clause, Dnf, Rejected
 
 @dataclass(frozen=True, eq=False)
 class Polytope:
-    """The set { v : A v <= b }."""
+    """The set { v : A v <= b }, with < in the rows that are strict."""
 
     A: np.ndarray  # (m, k)
     b: np.ndarray  # (m,)
+    strict: np.ndarray  # (m,) bool
+
+    def holds(self, v: np.ndarray) -> bool:
+        """Whether it holds v (k,), as written."""
+        left = self.A @ v
+        return bool(np.where(self.strict, left < self.b, left <= self.b).all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +38,8 @@ class PropertyCase:
     high: np.ndarray  # (n_inputs,)
     input_constraints: Polytope | None  # across several inputs; bounds on a single one are in the box
     outputs: tuple[Polytope, ...]
+    open_low: np.ndarray  # (n_inputs,) bool: where the bound itself is left out
+    open_high: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +69,9 @@ def build_specification(
     make such clauses as a matter of course. When nothing else is left, that is an error.
     """
     n_inputs = len(inputs)
-    low, high = [-math.inf] * n_inputs, [math.inf] * n_inputs
+    whole = _Box([-math.inf] * n_inputs, [math.inf] * n_inputs, [False] * n_inputs, [False] * n_inputs)
     base_x, base_y = _split(base)
-    contradiction = _tighten(low, high, base_x)
+    contradiction = whole.tighten(base_x)
     if contradiction is not None or not choices:
         raise _contradiction(contradiction, inputs)
 
@@ -73,18 +81,18 @@ def build_specification(
         xs, ys = _split(clause)
         regions.setdefault(tuple(map(id, xs)), (xs, []))[1].append(ys)
 
-    cases: dict[bytes, tuple[np.ndarray, np.ndarray, Polytope | None, dict[bytes, Polytope]]] = {}
+    cases: dict[bytes, tuple[_Box, Polytope | None, dict[bytes, Polytope]]] = {}
     for xs, outputs in regions.values():
-        clause_low, clause_high = low.copy(), high.copy()
-        empty = _tighten(clause_low, clause_high, xs)
+        box = whole.copy()
+        empty = box.tighten(xs)
         if empty is not None:
             contradiction = contradiction or empty
             continue
+        box.check(inputs)
         across = [atom for atom in (*base_x, *xs) if len(atom.terms) > 1]
-        box = _box(clause_low, clause_high, inputs)
         constraints = _polytope(across, n_inputs) if across else None
-        key = box[0].tobytes() + box[1].tobytes() + (_key(constraints) if constraints else b"")
-        _, _, _, polytopes = cases.setdefault(key, (*box, constraints, {}))
+        key = b"".join(side.tobytes() for side in box.arrays()) + (_key(constraints) if constraints else b"")
+        _, _, polytopes = cases.setdefault(key, (box, constraints, {}))
         for ys in outputs:
             if not base_y and not ys:
                 raise Rejected("no output constraint: every input of a region would violate the property")
@@ -92,12 +100,52 @@ def build_specification(
             polytopes.setdefault(_key(polytope), polytope)
     if not cases:
         raise _contradiction(contradiction, inputs)
-    return Specification(
-        n_inputs,
-        n_outputs,
-        tuple(PropertyCase(lo, hi, across, tuple(ys.values())) for lo, hi, across, ys in cases.values()),
-        source,
-    )
+    made = []
+    for box, constraints, found in cases.values():
+        low, high, open_low, open_high = box.arrays()
+        made.append(PropertyCase(low, high, constraints, tuple(found.values()), open_low, open_high))
+    return Specification(n_inputs, n_outputs, tuple(made), source)
+
+
+class _Box(NamedTuple):
+    """Bounds on every input while clauses are read, and whether they themselves are left out."""
+
+    low: list[float]
+    high: list[float]
+    open_low: list[bool]
+    open_high: list[bool]
+
+    def copy(self) -> _Box:
+        return _Box(*(side.copy() for side in self))  # type: ignore[arg-type]
+
+    def tighten(self, atoms: Iterable[Atom]) -> Atom | None:
+        """Intersect with the single-variable atoms, in place; return the atom that empties it."""
+        for atom in atoms:
+            if len(atom.terms) > 1:
+                continue
+            ((i, coefficient),) = atom.terms
+            bound = atom.bound / coefficient
+            if not math.isfinite(bound):
+                raise Rejected("the bound that this gives is not a finite number", atom.position)
+            ends, opens, side = (self.high, self.open_high, 1) if coefficient > 0 else (self.low, self.open_low, -1)
+            if side * bound < side * ends[i]:
+                ends[i], opens[i] = bound, atom.strict
+            elif bound == ends[i]:
+                opens[i] = opens[i] or atom.strict
+            empty = self.low[i] == self.high[i] and (self.open_low[i] or self.open_high[i])
+            if self.low[i] > self.high[i] or empty:
+                return atom
+        return None
+
+    def check(self, inputs: Sequence[Input]) -> None:
+        for side, bounds in (("lower", self.low), ("upper", self.high)):
+            for bound, (name, position) in zip(bounds, inputs, strict=True):
+                if math.isinf(bound):
+                    raise Rejected(f"{name} has no {side} bound", position)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        low, high = (np.array(side, dtype=np.float64) + 0.0 for side in (self.low, self.high))  # no -0.0
+        return low, high, np.array(self.open_low), np.array(self.open_high)
 
 
 def _split(clause: Iterable[Atom]) -> tuple[list[Atom], list[Atom]]:
@@ -108,42 +156,17 @@ def _split(clause: Iterable[Atom]) -> tuple[list[Atom], list[Atom]]:
     return xs, ys
 
 
-def _tighten(low: list[float], high: list[float], atoms: Iterable[Atom]) -> Atom | None:
-    """Intersect the box with the single-variable atoms, in place; return the atom that empties it."""
-    for atom in atoms:
-        if len(atom.terms) > 1:
-            continue
-        ((variable, coefficient),) = atom.terms
-        bound = atom.bound / coefficient
-        if not math.isfinite(bound):
-            raise Rejected("the bound that this gives is not a finite number", atom.position)
-        if coefficient > 0:
-            high[variable] = min(high[variable], bound)
-        else:
-            low[variable] = max(low[variable], bound)
-        if low[variable] > high[variable]:
-            return atom
-    return None
-
-
-def _box(low: Sequence[float], high: Sequence[float], inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
-    for side, bounds in (("lower", low), ("upper", high)):
-        for bound, (name, position) in zip(bounds, inputs, strict=True):
-            if math.isinf(bound):
-                raise Rejected(f"{name} has no {side} bound", position)
-    return np.array(low, dtype=np.float64) + 0.0, np.array(high, dtype=np.float64) + 0.0  # no -0.0
-
-
 def _polytope(atoms: Sequence[Atom], width: int) -> Polytope:
     A = np.zeros((len(atoms), width))
     for row, atom in enumerate(atoms):
         for variable, coefficient in atom.terms:
             A[row, variable if variable >= 0 else ~variable] = coefficient
-    return Polytope(A, np.array([atom.bound for atom in atoms], dtype=np.float64))
+    b = np.array([atom.bound for atom in atoms], dtype=np.float64)
+    return Polytope(A, b, np.array([atom.strict for atom in atoms]))
 
 
 def _key(polytope: Polytope) -> bytes:
-    return polytope.A.tobytes() + polytope.b.tobytes()
+    return polytope.A.tobytes() + polytope.b.tobytes() + polytope.strict.tobytes()
 
 
 def _contradiction(atom: Atom | None, inputs: Sequence[Input]) -> Rejected:

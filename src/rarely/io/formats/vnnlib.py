@@ -2,8 +2,8 @@
 
 A file declares inputs X_i and outputs Y_j and asserts what a counterexample must meet. Any and/or nesting of
 linear constraints over inputs or over outputs is read, and brought to cases (see `Specification`). Strict
-comparisons are taken as closed: the difference has probability zero for the input models of this package,
-and a witness is replayed anyway. Multi-dimensional tensors are flattened by the format itself.
+comparisons stay strict for witnesses; proofs are about the closed set, which is larger. Multi-dimensional tensors are
+flattened by the format itself.
 """
 
 from __future__ import annotations

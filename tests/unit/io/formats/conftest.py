@@ -15,13 +15,16 @@ Violates = Callable[..., bool]
 
 
 def _inside(polytope: Polytope, v: np.ndarray, tolerance: float) -> bool:
-    return bool((polytope.A @ v <= polytope.b + tolerance).all())
+    left = polytope.A @ v
+    strictly = polytope.strict & (tolerance == 0)
+    return bool(np.where(strictly, left < polytope.b, left <= polytope.b + tolerance).all())
 
 
 def _violates(specification: Specification, x: object, y: object, tolerance: float = 0.0) -> bool:
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     return any(
         bool((case.low - tolerance <= x).all() and (x <= case.high + tolerance).all())
+        and not (tolerance == 0 and ((case.open_low & (x <= case.low)) | (case.open_high & (x >= case.high))).any())
         and (case.input_constraints is None or _inside(case.input_constraints, x, tolerance))
         and any(_inside(outputs, y, tolerance) for outputs in case.outputs)
         for case in specification.cases

@@ -271,7 +271,11 @@ def evaluate(node: object, values: dict[str, int]) -> int:
             return parts[0] * parts[1]
         case "=":
             return parts[0] == parts[1]
-    return parts[0] <= parts[1] if node[0][0] == "<" else parts[0] >= parts[1]
+        case "<":
+            return parts[0] < parts[1]
+        case ">":
+            return parts[0] > parts[1]
+    return parts[0] <= parts[1] if node[0] == "<=" else parts[0] >= parts[1]
 
 
 @fuzz
@@ -291,7 +295,8 @@ def test_random_formulas_mean_what_they_say(violates, formula, points) -> None:
         reason, cases = error.reason, ()
     if cases:
         assert [violates(spec, point[:2], point[2:]) for point in points] == truths
-        regions = [(c.low.tobytes(), c.high.tobytes(), repr(c.input_constraints)) for c in cases]
+        boxes = [b"".join(s.tobytes() for s in (c.low, c.high, c.open_low, c.open_high)) for c in cases]
+        regions = [(own, repr(c.input_constraints)) for own, c in zip(boxes, cases, strict=True)]
         assert len(set(regions)) == len(regions)
     else:
         assert "contradict" in reason
