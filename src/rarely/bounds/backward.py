@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.graph import Charges, Graph
-from rarely.bounds.operators import Affine, Interval, Relaxation, contract, gamma, magnitude
+from rarely.bounds.operators import Affine, Along, Interval, Relaxation, contract, gamma, magnitude
 from rarely.bounds.region import Bounded
 
 Slopes = Mapping[int, Tensor]  # ReLU node -> (B, m or 1, *event), in [0, 1]
@@ -31,6 +31,7 @@ class Propagated:
     relaxations: dict[int, Relaxation]
     charges: list[Charges]  # per node
     lines: dict[int, tuple[Tensor, Tensor]]  # node -> entries (k,), |coefficients| of their bounds (B, k, n)
+    along: dict[int, Along]  # nodes that feed a joint operator
     slopes: dict[int, tuple[Tensor, Slopes]]  # node -> entries (k,), optimised slopes of their 2 k bounds
     asked: Tensor  # (B,) bounds that rest on the region's minimum of a linear function
     floor: Tensor  # (B,) what underflow in coefficients may cost: `tiny` times the size of all values

@@ -16,10 +16,12 @@ from torch import Tensor
 from rarely.bounds.ahead import Form, follow
 from rarely.bounds.backward import LinearBound, Propagated, backward
 from rarely.bounds.graph import Graph, cast, charged, chunks, finite, intervals
-from rarely.bounds.operators import Interval, Relaxed, gamma, magnitude, tiny
+from rarely.bounds.operators import EPS, TINY, Along, Interval, Joint, Relaxed, gamma, magnitude, tiny
 from rarely.bounds.region import Bounded, BoxRegion, Region
 from rarely.bounds.single import outward
 from rarely.bounds.slopes import optimise
+
+_JOINT = 2**12  # entries of a value times those of the input, up to which planes over the inputs are kept
 
 
 def room(like: Tensor) -> int:
@@ -65,7 +67,9 @@ def _tightened(
     index = mask.any(0).nonzero().squeeze(1)
     shape = state.graph.nodes[node].shape
     per = max(1, room(low) // (2 * state.batch * state.graph.widest))
-    kept, climbed = [], []
+    kept, climbed, planes = [], [], []
+    n = state.region.low[0].numel()
+    joint = low.shape[1] * n <= _JOINT and any(isinstance(reader, Joint) for reader in state.graph.bounded[node])
     parts = chunks(len(index), per)
     for part in parts:
         if time.monotonic() > deadline:
@@ -85,6 +89,10 @@ def _tightened(
         state.asked.add_(2 * some.sum(1))
         if lines:
             kept.append((cols, (found.A[:, :k].abs() + found.A[:, k:].abs()) / 2))
+        if joint:
+            planes.append((cols, found.A[:, :k], found.b[:, :k], -found.A[:, k:], -found.b[:, k:]))
+    if planes:
+        state.along[node] = _along(state, (low, high), planes, shape)
     if climbed and len(climbed) == len(parts):
         state.slopes[node] = (index, _rejoined(climbed))
     if kept:
@@ -92,12 +100,34 @@ def _tightened(
     return low.reshape(now[0].shape), high.reshape(now[1].shape)
 
 
+Planes = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # entries, slopes (B, k, n) and shifts (B, k) below and above
+
+
+def _along(state: Propagated, now: Interval, planes: list[Planes], shape: tuple[int, ...]) -> Along:
+    """What planes below and above say of a node's entries, and their intervals (B, T) where there are none."""
+    ends = state.region.low.flatten(1), state.region.high.flatten(1)
+    centre, reach = ((ends[0] + ends[1]) / 2).unsqueeze(2), (ends[1] - ends[0]) / 2
+    reach = (reach + 8 * EPS * (magnitude(ends) + reach) + TINY).unsqueeze(2)
+    middle, n = (now[0] + now[1]) / 2, reach.shape[1]
+    off = (now[1] - now[0]) / 2 + 8 * EPS * magnitude(now) + TINY
+    slope = middle.new_zeros(*middle.shape, n)
+    for cols, below, least, above, most in planes:
+        start, end = (below @ centre).squeeze(2) + least, (above @ centre).squeeze(2) + most
+        size = ((below.abs() + above.abs()) @ (centre.abs() + reach)).squeeze(2) + least.abs() + most.abs()
+        slope[:, cols], middle[:, cols] = (below + above) / 2, (start + end) / 2
+        # slope w is within |above - below| / 2 reach of either plane at the centre of both.
+        apart = ((above - below).abs() @ reach).squeeze(2)
+        off[:, cols] = (end - start + apart) / 2 + size * gamma(n + 4, size.dtype) + TINY
+    shaped = slope.reshape(-1, *shape, n), middle.reshape(-1, *shape), off.reshape(-1, *shape)
+    return Along(*shaped, reach.squeeze(2))
+
+
 def _begun(graph: Graph, region: Bounded) -> Propagated:
     """Bounds on the input alone."""
     asked = torch.zeros(len(region.low), dtype=torch.long, device=region.low.device)
     first, cost = cast(graph, region.low, region.high)
     floor = tiny(region.low.dtype) * (1 + magnitude(first).flatten(1).sum(1))
-    return Propagated(graph, region, [first], {}, [cost], {}, {}, asked, floor, finite(graph, [cost.peak]))
+    return Propagated(graph, region, [first], {}, [cost], {}, {}, {}, asked, floor, finite(graph, [cost.peak]))
 
 
 def _interval(state: Propagated, i: int) -> Interval:
@@ -108,7 +138,9 @@ def _interval(state: Propagated, i: int) -> Interval:
     if cost.peak is not None:
         state.finite.logical_and_(finite(state.graph, [cost.peak]))
     op = state.graph.nodes[i].op
-    if isinstance(op, Relaxed):
+    if isinstance(op, Joint):
+        state.relaxations[i] = op.relax(inputs[0], state.along.get(state.graph.nodes[i].inputs[0]))
+    elif isinstance(op, Relaxed):
         state.relaxations[i] = op.relax(inputs[0])
     return now
 

@@ -112,7 +112,8 @@ def charged(graph: Graph, i: int, inputs: list[Interval]) -> tuple[Interval, Cha
     op = graph.nodes[i].op
     assert op is not None
     low, high = op.interval(*inputs)
-    terms = op.terms(*(magnitude(x) for x in inputs))
+    known = inputs if isinstance(op, Affine) else [*inputs, (low, high)]
+    terms = op.terms(*(magnitude(x) for x in known))
     if terms is None:
         return (low, high), Charges(None, None, None)
     run = graph.arithmetic.charge(terms)

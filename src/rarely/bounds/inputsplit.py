@@ -52,25 +52,46 @@ def halves(low: Tensor, high: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
     return bottoms.flatten(0, 1), tops.flatten(0, 1)
 
 
+@dataclass
+class Ascents:
+    """Whether optimising slopes closes boxes that plain bounds leave open: it costs as much as `steps` of those."""
+
+    steps: int
+    tried: int = 0
+    won: int = 0
+    asked: int = 0
+
+    def worth(self) -> bool:
+        """Every eighth chunk is tried whatever became of the others."""
+        self.asked += 1
+        return self.steps > 0 and (self.tried < 256 or 16 * self.won >= self.tried or self.asked % 8 == 0)
+
+    def count(self, before: Tensor, after: Tensor) -> None:
+        self.tried += int(before.sum())
+        self.won += int((before & ~after).sum())
+
+
 @torch.no_grad()
 def bound_boxes(
-    graph: Graph, box: BoxRegion, spec: Spec, steps: int, deadline: float
+    graph: Graph, box: BoxRegion, spec: Spec, ascents: Ascents, deadline: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Per box: the largest proven row value of each polytope (B, P), the same in real arithmetic, cut scores (B, n),
-    linear slopes (B, m, n).
+    linear slopes (B, m, n) of the distinct rows.
     """
     state = propagate(graph, box, lines=True, deadline=deadline)
     seen: dict[int, Tensor] = {}
-    plain = backward(state, graph.output, spec.C, seen=seen, real=True).shifted(spec.d)
-    rows = plain.lower
-    best, real = spec.by_polytope(rows), spec.by_polytope(plain.real)
+    C, d, which = spec.distinct
+    plain = backward(state, graph.output, C, seen=seen, real=True).shifted(d)
+    rows = plain.lower[:, which]
+    best, real = spec.by_polytope(rows), spec.by_polytope(plain.real[:, which])
     hard = ~(best > 0).all(1)
-    if steps and bool(hard.any()) and graph.relus:
+    if bool(hard.any()) and graph.relus and ascents.worth():
         spread = rows.std(1, keepdim=True, correction=0) + 1e-9
         logits = (2 * (rows - rows.amax(1, keepdim=True)) / spread).unsqueeze(1)
         free = Freedom(first_slopes(state, graph.output, spec.count), {}, logits.repeat(1, spec.count, 1))
-        found, _, _ = ascend(state, spec.C, spec.d, spec.member, free, steps)
+        found, _, _ = ascend(state, spec.C, spec.d, spec.member, free, ascents.steps)
         best, real = torch.fmax(best, found.lower), torch.fmax(real, found.real)
+        ascents.count(hard, ~(best > 0).all(1))
     return best, real, cut_scores(state, plain.A, seen), plain.A
 
 
@@ -110,12 +131,13 @@ def decide_by_inputs(
     size = max(16, room * (64 if low.is_cuda else 1) // (2 * graph.widest * min(graph.widest, 512)))
     most = math.inf if boxes is None else boxes * len(ledger.boxes)
     waiting: list[Boxes] = []
-    told = _halve(graph, ledger, start, size, steps, deadline, most, waiting)
+    ascents = Ascents(steps)
+    told = _halve(graph, ledger, start, size, ascents, deadline, most, waiting)
     later = _joined(waiting, start)
     later = later.pick(ledger.open[later.owner] & (ledger.in_reals[later.owner] < 0))
     if len(later):
         most = min(most, 2 * int(ledger.boxes.sum()) + _PATIENCE)
-        _halve(graph, ledger, later, size, steps, deadline, most, None)
+        _halve(graph, ledger, later, size, ascents, deadline, most, None)
     return told
 
 
@@ -124,7 +146,7 @@ def _halve(
     ledger: Ledger,
     work: Boxes,
     size: int,
-    steps: int,
+    ascents: Ascents,
     deadline: float,
     most: float,
     waiting: list[Boxes] | None,
@@ -137,7 +159,7 @@ def _halve(
             if time.monotonic() > deadline:
                 return "out of time"
             if bool((live := ledger.open[here.owner]).any()):
-                parts.append(_process(graph, ledger, here.pick(live), steps, deadline, waiting))
+                parts.append(_process(graph, ledger, here.pick(live), ascents, deadline, waiting))
         left = _joined(parts, work)
         for problem in set(work.owner.tolist()) - set(left.owner.tolist()):
             if bool(ledger.open[problem]):
@@ -164,13 +186,13 @@ def _settle(ledger: Ledger, problem: int, waiting: Sequence[Boxes]) -> None:
 
 
 def _process(
-    graph: Graph, ledger: Ledger, boxes: Boxes, steps: int, deadline: float, waiting: list[Boxes] | None
+    graph: Graph, ledger: Ledger, boxes: Boxes, ascents: Ascents, deadline: float, waiting: list[Boxes] | None
 ) -> Boxes:
     """Bound one chunk of boxes; gives the halves of those left open."""
     owner, shape = boxes.owner, (-1, *graph.input_shape)
     box = BoxRegion(boxes.low.reshape(shape), boxes.high.reshape(shape))
     spec = ledger.spec.pick(owner)
-    best, real, cuts, A = bound_boxes(graph, box, spec, steps, deadline)
+    best, real, cuts, A = bound_boxes(graph, box, spec, ascents, deadline)
     ledger.count(owner)
     _try_points(graph, ledger, owner, box, spec, A)
     reach = -best.amin(1)  # upper bound on the score in this box

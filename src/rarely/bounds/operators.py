@@ -118,7 +118,8 @@ class Operator(ABC):
     def terms(self, *H: Tensor) -> Terms | None:
         """What it adds up for inputs of magnitude H, or none where the network computes it without rounding.
 
-        Of a relaxed operator: the size of its result, and how many roundings of that size the network makes.
+        Of a relaxed operator: the size of its result, whose magnitude it is given after that of its input, and how many
+        roundings of that size the network makes.
         """
 
 
@@ -161,6 +162,23 @@ class Relaxed(Operator):
 
         `size` is that of the bound's coefficients at the output.
         """
+
+
+@dataclass(frozen=True)
+class Along:
+    """A value beside linear functions of the inputs: |z - middle - slope w| <= off, w from the centre of the inputs."""
+
+    slope: Tensor  # (B, *event, n)
+    middle: Tensor  # (B, *event)
+    off: Tensor  # (B, *event)
+    reach: Tensor  # (B, n), at least |w|
+
+
+class Joint(Relaxed):
+    """One that gains from knowing how the entries of its input depend on those of the network together."""
+
+    @abstractmethod
+    def relax(self, x: Interval, along: Along | None = None) -> Relaxation: ...
 
 
 class Kinked(Relaxed):

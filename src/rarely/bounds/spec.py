@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,6 +32,14 @@ class Spec:
         if self.C.shape[0] == 1:
             return self
         return Spec(self.C[problem], self.d[problem], self.owner, self.count)
+
+    @cached_property
+    def distinct(self) -> tuple[Tensor, Tensor, Tensor]:
+        """C and d without rows that several polytopes share, and which of these each row is, (m,)."""
+        if self.C.shape[0] > 1 or self.d.shape[0] > 1:
+            return self.C, self.d, torch.arange(self.C.shape[1], device=self.C.device)
+        rows, which = torch.cat([self.C[0], self.d[0].unsqueeze(1)], 1).unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
+        return rows[:, :-1].unsqueeze(0), rows[:, -1].unsqueeze(0), which
 
     def by_polytope(self, rows: Tensor) -> Tensor:
         """Per-row values (..., m) to the largest one of each polytope, (..., P)."""

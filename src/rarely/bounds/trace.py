@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch.fx
 import torch.nn.functional as F
 from torch import nn
 
-from rarely.bounds.graph import Graph, Unprovable, intervals
+from rarely.bounds.graph import Graph, Node, Unprovable, intervals
 from rarely.bounds.layers.move import MOVES, handles, rearrange
 from rarely.bounds.operators import Arithmetic
 from rarely.bounds.reader import PROBE, READINGS, Handle, Reader, read_module
@@ -102,6 +103,17 @@ def _walk(traced: torch.fx.GraphModule, r: Reader) -> Handle:
     raise Unprovable("a network without output")
 
 
+def _needed(nodes: Sequence[Node], output: int, arithmetic: Arithmetic) -> Graph:
+    """The graph of those nodes that the output depends on: others would be bounded in vain."""
+    needed = {0, output}
+    for i in range(output, 0, -1):
+        if i in needed:
+            needed.update(nodes[i].inputs)
+    place = {old: new for new, old in enumerate(sorted(needed))}
+    kept = (replace(nodes[i], inputs=tuple(place[j] for j in nodes[i].inputs)) for i in place)
+    return Graph(tuple(kept), place[output], arithmetic)
+
+
 def runs_in(module: nn.Module) -> Arithmetic:
     """The coarsest of the numbers that a module computes with."""
     kinds = [t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
@@ -117,7 +129,7 @@ def build(module: nn.Module, input_shape: Sequence[int]) -> Graph:
     r = Reader(tuple(int(s) for s in input_shape), anchor.device, runs_in(module))
     try:
         output = _walk(_traced(module), r).index
-        graph = Graph(tuple(r.nodes), output, r.arithmetic)
+        graph = _needed(r.nodes, output, r.arithmetic)
         generator = torch.Generator().manual_seed(0)
         x = torch.rand(CHECKED, *input_shape, generator=generator).to(anchor) * 2 - 0.5
         with torch.no_grad():

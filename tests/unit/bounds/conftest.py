@@ -56,6 +56,75 @@ class Convolutional(nn.Module):
         return self.head(torch.tanh(self.deep(h)).flatten(1))
 
 
+class Curved(nn.Module):
+    """Functions and products of entries between two dense layers."""
+
+    def __init__(self, width: int, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.between, self.last = nn.Linear(width, 6), between, nn.LazyLinear(3)
+        self(torch.zeros(1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.between(self.first(x)))
+
+
+class Attention(nn.Module):
+    """Two heads over three tokens of four features, after a layer norm, with a token of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.norm = nn.Parameter(torch.randn(1, 1, 4)), nn.LayerNorm(4, eps=0.1)
+        self.query, self.key, self.value, self.out = (nn.Linear(4, 4) for _ in range(4))
+        self.register_buffer("mix", torch.randn(2, 2, 2))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = torch.cat([self.token.expand(x.shape[0], 1, 4), x], 1)
+        y = self.norm(tokens)
+        q, k, v = (m(y).reshape(-1, 3, 2, 2).transpose(1, 2) for m in (self.query, self.key, self.value))
+        mixed = torch.softmax(q @ k.transpose(-1, -2) / 2, -1) @ v @ self.mix
+        tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
+        return self.head(torch.relu(tokens)[:, 0])
+
+
+BETWEEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "sin and cos": lambda x: torch.sin(x) + torch.cos(2 * x),
+    "powers": lambda x: x**2 + torch.pow(x[:, :1], 3),
+    "roots": lambda x: torch.sqrt(torch.square(x) + 0.5) + torch.rsqrt(torch.relu(x) + 0.5),
+    "exp and log": lambda x: torch.exp(x) + torch.log(torch.relu(x) + 0.5),
+    "reciprocal": lambda x: 1 / (1 + x * x) + torch.reciprocal(torch.relu(x) + 1),
+    "sign": lambda x: torch.sign(x) * 0.5,
+    "product": lambda x: x * torch.relu(x.flip(1)) + x * x[:, :1],
+    "quotient": lambda x: x / (2 + torch.tanh(x[:, 1:2])),
+    "form": lambda x: torch.sum(x * (x @ torch.arange(36.0).reshape(6, 6).sin()), 1, keepdim=True),
+    "softmax": lambda x: torch.softmax(2 * x, 1),
+    "log softmax": lambda x: nn.functional.log_softmax(x, 1),
+    "constants": lambda x: nn.functional.pad(x, (1, 2), value=0.75),
+    "matrices": lambda x: (torch.ones(4, 3) @ x.reshape(-1, 3, 2) @ x.reshape(-1, 2, 3)).flatten(1),
+}
+PICTURES: dict[str, Callable[[], nn.Module]] = {
+    "transposed convolution": lambda: nn.ConvTranspose2d(2, 4, 3, 2, 1, output_padding=1, groups=2),
+    "transposed convolution, dilated": lambda: nn.ConvTranspose2d(2, 1, 2, stride=(1, 3), dilation=2),
+    "nearest": lambda: nn.Upsample(scale_factor=2),
+    "bilinear": lambda: nn.Upsample(scale_factor=1.5, mode="bilinear"),
+    "bilinear, corners aligned": lambda: nn.Upsample(size=(7, 5), mode="bilinear", align_corners=True),
+}
+CURVED = ("attention", *BETWEEN, *PICTURES)
+
+
+def _curved(kind: str, seed: int) -> tuple[nn.Module, tuple[int, ...]]:
+    """A network with operators of one kind, and its event shape."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if kind == "attention":
+            return Attention().eval(), (2, 4)
+        if kind in BETWEEN:
+            return Curved(2 + seed % 3, BETWEEN[kind]).eval(), (2 + seed % 3,)
+        module = nn.Sequential(PICTURES[kind](), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+        module(torch.zeros(1, 2, 4, 4))
+        return module.eval(), (2, 4, 4)
+
+
 def _activation(kind: int) -> nn.Module:
     return [nn.ReLU(), nn.LeakyReLU(0.1), nn.Sigmoid(), nn.Tanh(), nn.ReLU6()][kind % 5]
 
@@ -96,6 +165,12 @@ def _boxes(shape: tuple[int, ...], count: int, seed: int) -> tuple[Tensor, Tenso
 @pytest.fixture(scope="session")
 def random_network() -> Callable[[int], tuple[nn.Module, tuple[int, ...]]]:
     return _network
+
+
+@pytest.fixture(scope="session", params=CURVED)
+def curved_network(request: pytest.FixtureRequest) -> Callable[[int], tuple[nn.Module, tuple[int, ...]]]:
+    """Of each kind in turn."""
+    return lambda seed: _curved(request.param, seed)
 
 
 @pytest.fixture(scope="session")

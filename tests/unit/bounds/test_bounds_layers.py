@@ -18,25 +18,25 @@ from rarely.bounds.reader import READINGS, reads
 HERE = Path(__file__).parent / "new_layer"
 
 
-class Squared(nn.Module):
+class Arched(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(3, 6), nn.Linear(6, 2)
 
     def forward(self, x):
-        return self.last(torch.relu(torch.square(self.first(x)) - 0.5))
+        return self.last(torch.relu(torch.cosh(self.first(x)) - 1.25))
 
 
 @pytest.fixture
-def square(monkeypatch):
+def cosh(monkeypatch):
     """The file in `new_layer`, as if it lay among the layers of the package."""
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(HERE)])
     before = dict(READINGS)
     package.load()
-    yield importlib.import_module("rarely.bounds.layers.square")
+    yield importlib.import_module("rarely.bounds.layers.cosh")
     READINGS.clear()
     READINGS.update(before)
-    del sys.modules["rarely.bounds.layers.square"]
+    del sys.modules["rarely.bounds.layers.cosh"]
 
 
 def _broken(module, boxes=64, points=256):
@@ -57,15 +57,15 @@ def _broken(module, boxes=64, points=256):
 @pytest.fixture
 def network():
     torch.manual_seed(0)
-    return Squared().double().eval()
+    return Arched().double().eval()
 
 
 def test_without_its_file_the_layer_is_refused(network):
-    with pytest.raises(Unprovable, match="square"):
+    with pytest.raises(Unprovable, match="cosh"):
         build(network, (3,))
 
 
-def test_with_its_file_the_layer_is_bounded(square, network):
+def test_with_its_file_the_layer_is_bounded(cosh, network):
     assert _broken(network) == 0
     low, high = torch.zeros(1, 3), torch.full((1, 3), 0.3)
     with torch.no_grad():
@@ -75,22 +75,22 @@ def test_with_its_file_the_layer_is_bounded(square, network):
     assert verdict.status == "proved"
 
 
-def test_a_module_gives_its_attributes_as_arguments(square):
+def test_a_module_gives_its_attributes_as_arguments(cosh):
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(3, 4), square.SquareModule(0.25), nn.Linear(4, 2)).double().eval()
+    module = nn.Sequential(nn.Linear(3, 4), cosh.CoshModule(0.25), nn.Linear(4, 2)).double().eval()
     graph = build(module, (3,))
-    assert square.Square(0.25) in [node.op for node in graph.nodes]
+    assert cosh.Cosh(0.25) in [node.op for node in graph.nodes]
     assert _broken(module) == 0
 
 
-def test_a_layer_with_a_wrong_bound_is_caught(square, network, monkeypatch):
-    right = square.Square.relax
+def test_a_layer_with_a_wrong_bound_is_caught(cosh, network, monkeypatch):
+    right = cosh.Cosh.relax
 
     def raised(self, x):
         lines = right(self, x)
         return Elementwise(lines.lower_slope, lines.upper_slope, lines.mid_shift + 0.05, lines.half_shift, None, 0.0)
 
-    monkeypatch.setattr(square.Square, "relax", raised)
+    monkeypatch.setattr(cosh.Cosh, "relax", raised)
     assert _broken(network) > 0
 
 

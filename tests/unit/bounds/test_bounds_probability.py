@@ -173,7 +173,7 @@ def test_certain_and_impossible_events_are_exact():
 def test_what_cannot_be_bounded_gives_the_trivial_bounds():
     class Odd(nn.Module):
         def forward(self, x):
-            return torch.exp(x.sum(1, keepdim=True))
+            return torch.cosh(x.sum(1, keepdim=True))
 
     found = _last(Odd(), UniformMeasure(torch.zeros(2), torch.ones(2)), _above(1.0))
     assert (found.log_lower, found.log_upper) == (-math.inf, 0.0)
@@ -195,3 +195,18 @@ def test_a_share_of_a_box_is_bounded_however_small_the_slopes(scale, share):
     least, most = (float(volume.fraction_above(A, b, low, high, upper=side)) for side in (False, True))
     assert least <= share <= most
     assert scale < 1e-290 or most - least < 1e-12
+
+
+class _Multiplied(nn.Module):
+    def forward(self, x):
+        return x[:, :1] * x[:, 1:]
+
+
+@pytest.mark.parametrize("t", [0.25, 0.9, 0.999])
+def test_the_product_of_two_uniforms(t):
+    """P(u v >= t) = 1 - t + t log t."""
+    unit = UniformMeasure(torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+    found = _last(_Multiplied(), unit, _above(t), math.inf, most=3000, gap=0.02)
+    truth = math.log(1 - t + t * math.log(t))
+    assert found.log_lower <= truth <= found.log_upper
+    assert found.log_upper - found.log_lower <= 0.02

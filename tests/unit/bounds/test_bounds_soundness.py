@@ -86,6 +86,21 @@ def test_sixteen_thousand_networks_and_boxes_are_bounded_from_below(random_netwo
     _check(module, shape, low, high, seed, steps=4)
 
 
+def test_networks_of_curves_and_products_are_bounded_from_below(curved_network, random_boxes):
+    """As their graph says in float64, and as they run in float32 themselves."""
+    for seed in range(4):
+        module, shape = curved_network(seed)
+        low, high = random_boxes(shape, BOXES, seed)
+        graph, C, d = _check(module, shape, low, high, seed, steps=2)
+        x = _points(low, high, seed)
+        with torch.no_grad():
+            outputs = module(x.flatten(0, 1).float()).double().flatten(1)
+        rows = outputs.reshape(*x.shape[:2], -1) @ C.mT + d.unsqueeze(1)
+        bound = linear_bounds(graph, BoxRegion(low, high), C, d).lower
+        assert bound.isfinite().all()
+        assert (bound <= rows.amin(1) + 1e-12 * (1 + rows.abs().amax(1))).all()
+
+
 @examples(40)
 @given(seed=st.integers(0, 10**6))
 def test_balls_are_bounded_and_no_looser_than_their_boxes(random_network, seed):

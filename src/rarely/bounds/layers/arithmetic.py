@@ -63,7 +63,7 @@ class Add(Affine):
 
 def _constant(r: Reader, value: Any, rank: int) -> Tensor:
     c = r.real(value)
-    if c.ndim == rank + 1 and c.shape[0] == 1:
+    if c.ndim == rank + 1 and torch.equal(c, c[:1].expand_as(c)):  # the same for every row
         c = c[0]
     if c.ndim > rank:
         raise Unprovable("a constant that broadcasts over the batch dimension")
@@ -92,20 +92,6 @@ def add(r: Reader, input: Any, other: Any, alpha: float = 1) -> Handle:
 @reads("sub", "isub")
 def sub(r: Reader, input: Any, other: Any, alpha: float = 1) -> Handle:
     return add(r, input, other, -alpha)
-
-
-@reads("mul", "imul")
-def mul(r: Reader, input: Any, other: Any) -> Handle:
-    if isinstance(input, Handle) and isinstance(other, Handle):
-        raise Unprovable("the product of two values of the network")
-    return scale(r, input, other, 0.0) if isinstance(input, Handle) else scale(r, other, input, 0.0)
-
-
-@reads("div", "truediv", "itruediv")
-def div(r: Reader, input: Any, other: Any) -> Handle:
-    if isinstance(other, Handle):
-        raise Unprovable("division by a value of the network")
-    return scale(r, input, 1 / r.real(other), 0.0)
 
 
 @reads("neg")

@@ -1,4 +1,4 @@
-"""Convolutions, of which average pooling is a case."""
+"""Convolutions, of which average pooling is a case, and their transposes."""
 
 from __future__ import annotations
 
@@ -79,6 +79,66 @@ def conv(
     if len(input.shape) != rank + 1:
         raise Unprovable("a convolution without a batch dimension")
     op = Conv(W, b, input.shape, per_axis(stride, rank), per_axis(padding, rank), per_axis(dilation, rank), groups)
+    return r.add(op, op.forward(W.new_zeros(1, *input.shape)).shape[1:], input)
+
+
+@dataclass(frozen=True)
+class ConvTranspose(Affine):
+    """The transpose of a convolution over one, two or three spatial axes."""
+
+    weight: Tensor  # (in, out / groups, *kernel)
+    bias: Tensor  # (out,)
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def _apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, turned: bool = True) -> Tensor:
+        rest = self.output_padding if turned else (0,) * len(self.stride)
+        return torch.convolution(x, weight, bias, self.stride, self.padding, self.dilation, turned, rest, self.groups)
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        return self._apply(xs[0], self.weight, self.bias)
+
+    def interval(self, *xs: Interval) -> Interval:
+        low, high = xs[0]
+        centre = self.forward((low + high) / 2)
+        reach = self._apply((high - low) / 2, self.weight.abs(), None)
+        return centre - reach, centre + reach
+
+    def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
+        # Output padding adds entries that no window reaches; at most one more window would fit among them.
+        back = self._apply(A.flatten(0, 1), self.weight, None, turned=False)
+        return (back.reshape(*A.shape[:2], *back.shape[1:]),)
+
+    def constant(self) -> Tensor:
+        return self.bias.reshape(-1, *(1,) * len(self.stride))
+
+    def terms(self, *H: Tensor) -> Terms:
+        (n, out), size = self.weight.shape[:2], math.prod(self.weight.shape[2:])
+        return Terms(self._apply(H[0], self.weight.abs(), self.bias.abs()), n * size // self.groups, out * size)
+
+
+@reads("conv_transpose1d", "conv_transpose2d", nn.ConvTranspose1d, nn.ConvTranspose2d)
+def conv_transpose(
+    r: Reader,
+    input: Handle,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Handle:
+    W = r.real(weight)
+    rank = W.ndim - 2
+    if len(input.shape) != rank + 1:
+        raise Unprovable("a transposed convolution without a batch dimension")
+    b = W.new_zeros(W.shape[1] * groups) if bias is None else r.real(bias)
+    strides, pads, more, steps = (per_axis(v, rank) for v in (stride, padding, output_padding, dilation))
+    op = ConvTranspose(W, b, strides, pads, more, steps, groups)
     return r.add(op, op.forward(W.new_zeros(1, *input.shape)).shape[1:], input)
 
 

@@ -1,4 +1,4 @@
-"""Dense layers, and products with a constant matrix."""
+"""Dense layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rarely.bounds.graph import Unprovable
 from rarely.bounds.operators import Affine, Interval, Terms
 from rarely.bounds.reader import Handle, Reader, reads
 
@@ -50,10 +49,3 @@ class Dense(Affine):
 def dense(r: Reader, input: Handle, weight: Any, bias: Any = None) -> Handle:
     op = Dense(*r.weights(weight, bias))
     return r.add(op, (*input.shape[:-1], op.weight.shape[0]), input)
-
-
-@reads("matmul")
-def matmul(r: Reader, input: Any, other: Any) -> Handle:
-    if isinstance(other, Handle) or other.ndim != 2:
-        raise Unprovable("a matrix product other than value times constant matrix")
-    return dense(r, input, other.mT)

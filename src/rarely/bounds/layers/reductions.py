@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.dense import dense
+from rarely.bounds.layers.forms import quadratic
 from rarely.bounds.layers.max_windows import MaxWindows
 from rarely.bounds.layers.move import rearrange
 from rarely.bounds.reader import Handle, Reader, reads
@@ -32,7 +33,9 @@ def _total(r: Reader, x: Handle, dim: Any, keepdim: bool, average: bool) -> Hand
     last, shape = _axes(x, dim, keepdim)
     flat = rearrange(r, last, x)
     n = flat.shape[-1]
-    row = dense(r, flat, torch.full((1, n), 1 / n if average else 1.0, dtype=torch.float64))
+    row = None if average else quadratic(r, flat)
+    if row is None:
+        row = dense(r, flat, torch.full((1, n), 1 / n if average else 1.0, dtype=torch.float64))
     return rearrange(r, lambda v: v.reshape(len(v), *shape), row)  # type: ignore[no-any-return]
 
 
