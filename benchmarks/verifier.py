@@ -40,7 +40,7 @@ class Outcome:
     benchmark: str
     row: int
     network: str
-    property: str
+    spec: str
     known: str
     said: str
     seconds: float
@@ -104,9 +104,7 @@ def decided(instances: Sequence[Instance], timeout: float, processes: int, devic
 
 def line(o: Outcome) -> str:
     mark = "WRONG" if o.wrong else "ok" if o.right else "-"
-    return (
-        f"{mark:5} {o.benchmark} {o.row} {o.network} {o.property}: {o.said} ({o.known}), {o.seconds:.1f} s: {o.comment}"
-    )
+    return f"{mark:5} {o.benchmark} {o.row} {o.network} {o.spec}: {o.said} ({o.known}), {o.seconds:.1f} s: {o.comment}"
 
 
 def summary(outcomes: Sequence[Outcome], name: str) -> tuple[object, ...]:

@@ -64,7 +64,7 @@ def _affine(op: Affine, inputs: list[Form], charges: Charges) -> Form:
     n, batch = inputs[0].M.shape[:2]
     zero = [torch.zeros_like(form.rest[0]) for form in inputs]
     columns = op.forward(*(form.M.flatten(0, 1) for form in inputs))
-    M = columns.unflatten(0, (n, batch)) - op.forward(*zero)
+    M = columns.reshape(n, batch, *columns.shape[1:]) - op.forward(*zero)
     low, high = op.interval(*(form.rest for form in inputs))
     # Each column rounds against |W| |M_j| + |b|, and the interval of the rest against |W| |e| + |b|.
     terms, still = op.terms(*(form.size + magnitude(form.rest) for form in inputs)), op.terms(*zero)

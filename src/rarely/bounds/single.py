@@ -40,7 +40,8 @@ def _lowered(node: Node) -> Node | None:
     kept = all(not t.is_cuda and torch.equal(t.float().double(), t) for t in wide.values())
     if not isinstance(node.op, Affine | Kinked) or not kept:
         return None
-    return replace(node, op=replace(node.op, **{k: t.float() for k, t in wide.items()}))
+    op: Any = node.op
+    return replace(node, op=replace(op, **{k: t.float() for k, t in wide.items()}))
 
 
 def _wide(thing: Any) -> dict[str, Tensor]:
