@@ -20,7 +20,6 @@ from rarely.bounds.single import lowered
 _PATIENCE = 256  # domains that may be split, at least, for a proof that holds in more than real arithmetic
 _TOGETHER = 2**22  # coefficients of problems that are bounded in one batch
 _FORMS = 32  # inputs up to which affine forms are carried ahead
-_STEPS = 12  # of ascent
 
 
 def _push(stack: list[Domains], domains: Domains) -> int:
@@ -47,7 +46,9 @@ def bounds_at_root(
     )
 
 
-def _root(graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: float, first: Propagated | None) -> Root:
+def _root(
+    graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: float, steps: int, first: Propagated | None
+) -> Root:
     """The root of one problem, its bounds optimised where time allows; those of `first` took `plain` seconds."""
     who = torch.tensor([problem], device=ledger.open.device)
     region, left = ledger.region.pick(who), deadline - time.monotonic()
@@ -55,13 +56,13 @@ def _root(graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: fl
         first = bounds_at_root(graph, region, time.monotonic() + left / 4)
     smaller = pruned(graph, first.bounds, first.finite)
     known = {i: first.bounds[i] for i, node in enumerate(smaller.nodes) if node.shape == graph.nodes[i].shape}
-    effort = _STEPS if 4 * plain < left / 2 else 0
+    effort = steps if 4 * plain < left / 2 else 0
     state = bounds_at_root(smaller, region, time.monotonic() + left / 2, steps=effort, known=known)
     single = lowered(smaller) if isinstance(region, BoxRegion) else None
     return Root(state, ledger.spec.pick(who), single)
 
 
-def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, root: Root) -> str:
+def _decide_one(ledger: Ledger, problem: int, deadline: float, root: Root, steps: int) -> str:
     """Branch and bound on one problem.
 
     Domains that are closed in real arithmetic only wait until nothing else is left. Then they are split as well, but no
@@ -69,14 +70,14 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, roo
     """
     who = torch.tensor([problem], device=ledger.open.device)
     graph = root.graph
-    fresh, effort, stuck, batch = root.first(), 2 * _STEPS, 0, 16
+    fresh, effort, stuck, batch = root.first(), 2 * steps, 0, 16
     stack: list[Domains] = []
     waiting: list[Domains] = []
     most = math.inf  # sub-problems, once only those are left
     while True:
         begin = time.monotonic()
         fresh, points = root.improved(fresh, effort)
-        effort = _STEPS
+        effort = steps
         owner = who.expand(len(fresh))
         ledger.count(owner)
         done = fresh.lower > 0
@@ -118,7 +119,7 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, roo
     return ""
 
 
-def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float) -> str:
+def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 12) -> str:
     """Plain bounds on all open problems, then branch and bound on each, sharing out the time that is left."""
     who = ledger.open.nonzero().squeeze(1)
     size = max(1, _TOGETHER // (graph.widest * min(2 * graph.widest, 4096)))
@@ -149,6 +150,6 @@ def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float) -> str:
         if share <= 0:
             return "out of time"
         until = time.monotonic() + share
-        root = _root(graph, ledger, p, until, plain, state if len(who) == 1 else None)
-        reason = _decide_one(graph, ledger, p, until, root) or reason
+        root = _root(graph, ledger, p, until, plain, steps, state if len(who) == 1 else None)
+        reason = _decide_one(ledger, p, until, root, steps) or reason
     return reason
