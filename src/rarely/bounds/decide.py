@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from rarely.bounds.bothsplit import decide_by_both
 from rarely.bounds.graph import SMALL, Graph, Unprovable, one_thread_if_small
 from rarely.bounds.inputsplit import decide_by_inputs
 from rarely.bounds.ledger import Ledger, Proof
@@ -18,10 +19,6 @@ from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import build
 from rarely.core.errors import InputError
 from rarely.core.thresholds import HALVED
-
-# Share of the time for ReLUs of a wide network with few inputs, before boxes are halved: on cifar_biasfield (16 inputs,
-# 16,384 neurons in a layer) the bounds of one box take half a minute, and a dozen ReLUs are enough.
-_FIRST = 0.8
 
 
 def decide(
@@ -45,11 +42,11 @@ def decide(
     spec = spec_of(outputs, graph.classes, len(region.low), anchor.device)
     ledger = Ledger(module, anchor.dtype, region, spec, graph.arithmetic.name)
     few, told = region.low[0].numel() <= HALVED, ""
-    by_relus = graph.relus and (not few or (graph.widest > SMALL and boxes is None))
     with one_thread_if_small(graph):
-        if isinstance(region, BallRegion) or by_relus:
-            share = _FIRST * timeout if few and isinstance(region, BoxRegion) else timeout
-            told = decide_by_relus(graph, ledger, min(deadline, time.monotonic() + share))
+        if isinstance(region, BallRegion) or (graph.relus and not few):
+            told = decide_by_relus(graph, ledger, deadline)
+        elif graph.relus and graph.widest > SMALL and boxes is None:
+            told = decide_by_both(graph, ledger, deadline)
         if isinstance(region, BoxRegion) and bool(ledger.todo.any()):
             told = decide_by_inputs(graph, ledger, deadline, boxes=boxes)
     return ledger.finish(told)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from rarely.bounds.backward import Propagated, backward
 from rarely.bounds.crown import propagate
@@ -57,9 +58,10 @@ def _root(
     smaller = pruned(graph, first.bounds, first.finite)
     known = {i: first.bounds[i] for i, node in enumerate(smaller.nodes) if node.shape == graph.nodes[i].shape}
     effort = steps if 4 * plain < left / 2 else 0
-    state = bounds_at_root(smaller, region, time.monotonic() + left / 2, steps=effort, known=known)
+    if effort or len(known) < len(graph.nodes):
+        first = bounds_at_root(smaller, region, time.monotonic() + left / 2, steps=effort, known=known)
     single = lowered(smaller) if isinstance(region, BoxRegion) else None
-    return Root(state, ledger.spec.pick(who), single)
+    return Root(first, ledger.spec.pick(who), single)
 
 
 def _decide_one(ledger: Ledger, problem: int, deadline: float, root: Root, steps: int) -> str:
@@ -119,6 +121,27 @@ def _decide_one(ledger: Ledger, problem: int, deadline: float, root: Root, steps
     return ""
 
 
+def decide_from(
+    graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: float, steps: int, first: Propagated | None
+) -> str:
+    """Branch and bound on one problem, whose bounds `first` took `plain` seconds."""
+    return _decide_one(ledger, problem, deadline, _root(graph, ledger, problem, deadline, plain, steps, first), steps)
+
+
+@torch.no_grad()
+def proved_plainly(ledger: Ledger, problem: Tensor, state: Propagated) -> bool:
+    """Close the problems that bounds without any split prove; whether those were all."""
+    spec, graph = ledger.spec.pick(problem), state.graph
+    reach = -spec.by_polytope(backward(state, graph.output, spec.C).shifted(spec.d).lower).amin(1)
+    sure = reach < 0
+    ledger.count(problem)
+    ledger.hope(problem, reach)
+    ledger.close(problem[sure], reach[sure])
+    for p in problem[sure].tolist():
+        ledger.proved(p)
+    return bool(sure.all())
+
+
 def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 12) -> str:
     """Plain bounds on all open problems, then branch and bound on each, sharing out the time that is left."""
     who = ledger.open.nonzero().squeeze(1)
@@ -129,17 +152,8 @@ def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int
             return "out of time"
         begin = time.monotonic()
         problem = who[part]
-        spec = ledger.spec.pick(problem)
-        with torch.no_grad():
-            state = bounds_at_root(graph, ledger.region.pick(problem), deadline)
-            best = spec.by_polytope(backward(state, graph.output, spec.C).shifted(spec.d).lower)
-        reach = -best.amin(1)
-        sure = reach < 0
-        ledger.count(problem)
-        ledger.hope(problem, reach)
-        ledger.close(problem[sure], reach[sure])
-        for p in problem[sure].tolist():
-            ledger.proved(p)
+        state = bounds_at_root(graph, ledger.region.pick(problem), deadline)
+        proved_plainly(ledger, problem, state)
         plain = (time.monotonic() - begin) / len(problem)
     todo = ledger.open.nonzero().squeeze(1).tolist()
     if not graph.relus:
@@ -150,6 +164,5 @@ def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int
         if share <= 0:
             return "out of time"
         until = time.monotonic() + share
-        root = _root(graph, ledger, p, until, plain, steps, state if len(who) == 1 else None)
-        reason = _decide_one(ledger, p, until, root, steps) or reason
+        reason = decide_from(graph, ledger, p, until, plain, steps, state if len(who) == 1 else None) or reason
     return reason

@@ -190,7 +190,7 @@ def test_bounds_that_the_root_keeps_are_those_of_every_domain() -> None:
 
 def test_relus_are_split_where_few_inputs_feed_wide_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    for name in ("decide_by_relus", "decide_by_inputs"):
+    for name in ("decide_by_both", "decide_by_inputs"):
         real = getattr(decide, name)
 
         def told(*args: object, _name: str = name, _real: object = real, **named: object) -> object:
@@ -200,7 +200,7 @@ def test_relus_are_split_where_few_inputs_feed_wide_layers(monkeypatch: pytest.M
         monkeypatch.setattr(decide, name, told)
     never = [(-torch.eye(2)[:1], torch.tensor([-1e3]))]  # output 0 is at least 1000
     low, high = torch.full((1, 3), -0.1), torch.full((1, 3), 0.1)
-    for width, first in ((1100, "decide_by_relus"), (20, "decide_by_inputs")):
+    for width, first in ((1100, "decide_by_both"), (20, "decide_by_inputs")):
         asked.clear()
         (proof,) = decide_boxes(_dense(3, width, 2), low, high, never, 60.0)
         assert proof.status == "proved"
