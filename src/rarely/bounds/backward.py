@@ -34,7 +34,7 @@ class Propagated:
     along: dict[int, Along]  # nodes that feed a joint operator
     slopes: dict[int, tuple[Tensor, Slopes]]  # node -> entries (k,), optimised slopes of their 2 k bounds
     asked: Tensor  # (B,) bounds that rest on the region's minimum of a linear function
-    floor: Tensor  # (B,) what underflow in coefficients may cost: `TINY` times the size of all values
+    floor: Tensor  # (B,) what underflow in coefficients may cost: `tiny` times the size of all values
     finite: Tensor  # (B,) whether the network stays in the range of its numbers
 
     @property

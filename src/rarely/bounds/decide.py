@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rarely.bounds.graph import Graph, Unprovable, one_thread_if_small
+from rarely.bounds.bothsplit import decide_by_both
+from rarely.bounds.graph import SMALL, Graph, Unprovable, one_thread_if_small
 from rarely.bounds.inputsplit import decide_by_inputs
 from rarely.bounds.ledger import Ledger, Proof
 from rarely.bounds.region import BallRegion, BoxRegion, Region
@@ -40,10 +41,12 @@ def decide(
         return [Proof("unknown", math.inf, 0, reason=f"no proof: {reason}")] * len(region.low)
     spec = spec_of(outputs, graph.classes, len(region.low), anchor.device)
     ledger = Ledger(module, anchor.dtype, region, spec, graph.arithmetic.name)
-    small, told = region.low[0].numel() <= HALVED, ""
+    few, told = region.low[0].numel() <= HALVED, ""
     with one_thread_if_small(graph):
-        if isinstance(region, BallRegion) or (graph.relus and not small):
+        if isinstance(region, BallRegion) or (graph.relus and not few):
             told = decide_by_relus(graph, ledger, deadline)
+        elif graph.relus and graph.widest > SMALL and boxes is None:
+            told = decide_by_both(graph, ledger, deadline)
         if isinstance(region, BoxRegion) and bool(ledger.todo.any()):
             told = decide_by_inputs(graph, ledger, deadline, boxes=boxes)
     return ledger.finish(told)

@@ -11,17 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rarely.bounds.operators import (
-    TINY,
-    Affine,
-    Arithmetic,
-    Interval,
-    Kinked,
-    Relaxed,
-    Terms,
-    gamma,
-    magnitude,
-)
+from rarely.bounds.operators import Affine, Arithmetic, Interval, Kinked, Relaxed, Terms, gamma, magnitude, tiny
 from rarely.core.errors import RarelyError
 
 SMALL = 1024  # entries of the widest layer
@@ -137,7 +127,7 @@ def charged(graph: Graph, i: int, inputs: list[Interval]) -> tuple[Interval, Cha
 def _own(op: Affine, shape: tuple[int, ...], terms: Terms) -> Tensor:
     """The operator's rounding in one backward step, and that of adding up A times its constant."""
     dtype, constant = terms.size.dtype, op.constant()
-    slack = terms.size * gamma(max(terms.ahead, terms.back), dtype) + TINY
+    slack = terms.size * gamma(max(terms.ahead, terms.back), dtype) + tiny(dtype)
     return slack if constant is None else slack + constant.abs().expand(shape) * gamma(math.prod(shape), dtype)
 
 

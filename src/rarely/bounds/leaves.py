@@ -25,10 +25,10 @@ from torch import Tensor
 
 from rarely.bounds.backward import Propagated
 from rarely.bounds.crown import propagate
+from rarely.bounds.domains import halved
 from rarely.bounds.graph import Graph, joined, parted, pruned
 from rarely.bounds.likely import Likely
 from rarely.bounds.operators import Elementwise
-from rarely.bounds.relusplit import halved
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Polytope, Spec, spec_of
 from rarely.bounds.tails import Tails

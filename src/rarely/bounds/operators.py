@@ -8,7 +8,7 @@ sum of the absolute products (Higham 2002, sec. 3.1; u is the unit roundoff, hal
 are covered below). With `Terms`, the sum of absolute products |W| H + |b| for H >= |x| over the region, an operator
 says once what that takes; the charge is gamma times it, gamma = (n + 8) eps = 2 (n + 8) u: twice the worst case, with
 eight more roundings for what surrounds the sum. What underflows is lost whole: each product up to 2^-1075, and a sum of
-10^20 of them less than `TINY`, which is charged for every value, and for every coefficient times its value.
+10^20 of them less than `tiny`, which is charged for every value, and for every coefficient times its value.
 
 The network's own: it computes every value in its `Arithmetic`, float32 as a rule, so what an operator gives is its
 exact result on the *computed* inputs, off by at most a charge of the same form. A bound that pays this charge at every
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 Interval = tuple[Tensor, Tensor]
-TINY = 1e-300
+TINY = 1e-300  # in float64
 EPS = torch.finfo(torch.float64).eps
 
 
@@ -75,6 +75,11 @@ class Arithmetic:
     def cast(self, x: Tensor) -> Tensor:
         """How far from a real number x its cast to this arithmetic may be: half an ulp, or all of what is denormal."""
         return x.abs() * (self.eps / 2 * (1 + 1e-9)) + self.tiny
+
+
+def tiny(dtype: torch.dtype) -> float:
+    """What underflow is charged; in float32, 10^8 products of up to 2^-126 each, should they be flushed to zero."""
+    return TINY if dtype == torch.float64 else 1e-30
 
 
 def gamma(n: int, dtype: torch.dtype) -> float:
@@ -227,7 +232,7 @@ class Elementwise:
         if free is not None:
             steepest = torch.where(free, torch.ones_like(steepest), steepest)
         shifts = lower[1].abs() + upper[1].abs()
-        slack = steepest * H * gamma(16, H.dtype) + shifts * gamma(H[0].numel(), H.dtype) + TINY
+        slack = steepest * H * gamma(16, H.dtype) + shifts * gamma(H[0].numel(), H.dtype) + tiny(H.dtype)
         mid, half = (lower[1] + upper[1]) / 2, (lower[1] - upper[1]) / 2 - slack
         return cls(lower[0], upper[0], mid, half, free, floor)
 

@@ -98,3 +98,10 @@ class BallRegion:
 
     def pick(self, index: Tensor) -> BallRegion:
         return BallRegion(self.centre[index], self.radius[index])
+
+
+def repeated(region: Bounded, count: int) -> Region:
+    """One region so many times."""
+    if isinstance(region, BallRegion):
+        return BallRegion(region.centre.expand(count, *region.centre.shape[1:]), region.radius.expand(count))
+    return BoxRegion(region.low.expand(count, *region.low.shape[1:]), region.high.expand(count, *region.high.shape[1:]))

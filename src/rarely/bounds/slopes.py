@@ -77,7 +77,7 @@ def _gradients(total: Tensor, tensors: list[Tensor]) -> list[Tensor | None]:
     return [next(found) if t.requires_grad else None for t in tensors]
 
 
-def _climb(
+def climb(
     bound: Callable[[bool], LinearBound], groups: list[Group], steps: int, best: LinearBound | None = None
 ) -> tuple[LinearBound, list[Tensor]]:
     """Ascent with `steps` evaluations of a bound, told which is the last: the best per row, and what reached it."""
@@ -100,20 +100,34 @@ def _climb(
 
 
 def optimise(
-    state: Propagated, start: int, A: Tensor, steps: int, rate: float = 0.25, real: bool = False
+    state: Propagated,
+    start: int,
+    A: Tensor,
+    steps: int,
+    rate: float = 0.25,
+    real: bool = False,
+    fast: Propagated | None = None,
 ) -> tuple[LinearBound, dict[int, Tensor]]:
     """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes.
 
-    `real` as in `backward`.
+    `real` as in `backward`. The slopes are looked for in the `fast` state in float32, if there is one.
     """
     with torch.no_grad():
         best = backward(state, start, A, real=real)
-    slopes = first_slopes(state, start, A.shape[1])
+    climbed, rows = (state, A) if fast is None else (fast, A.float())
+    slopes = first_slopes(climbed, start, A.shape[1])
     if slopes:
-        free = [a.requires_grad_() for a in slopes.values()]
-        groups: list[Group] = [(free, rate, (0.0, 1.0))]
-        best, kept = _climb(lambda last: backward(state, start, A, slopes, real=real and last), groups, steps, best)
-        slopes = dict(zip(slopes, kept, strict=True))
+        groups: list[Group] = [([a.requires_grad_() for a in slopes.values()], rate, (0.0, 1.0))]
+
+        def bound(last: bool) -> LinearBound:
+            return backward(climbed, start, rows, slopes, real=real and last and fast is None)
+
+        found, kept = climb(bound, groups, steps, best if fast is None else None)
+        slopes = {i: a.to(A.dtype) for i, a in zip(slopes, kept, strict=True)}
+        if fast is not None:
+            with torch.no_grad():
+                found = _better(backward(state, start, A, slopes, real=real), best)[1]
+        best = found
     return best, slopes
 
 
@@ -182,7 +196,7 @@ def ascend(
     def bound(last: bool) -> LinearBound:
         return weighted(state, C, d, member, free, signs, seen if last else None, real=last)
 
-    best, kept = _climb(bound, groups, steps)
+    best, kept = climb(bound, groups, steps)
     count = len(free.slopes)
     found = Freedom(
         dict(zip(free.slopes, kept[:count], strict=True)),

@@ -36,14 +36,20 @@ class Answer:
 
 
 def decide_files(
-    network: str | Path, prop: str | Path | None, timeout: float, *, seed: int = 0, trust_pickle: bool = False
+    network: str | Path,
+    prop: str | Path | None,
+    timeout: float,
+    *,
+    seed: int = 0,
+    trust_pickle: bool = False,
+    device: str = "auto",
 ) -> Answer:
     """The verdict for one pair of files. Loading counts towards the timeout."""
     started = time.monotonic()
     loaded, specification = load_pair(network, prop, trust_pickle=trust_pickle)
     referee, problems = Referee(network, loaded, specification), problems_from(loaded, specification)
     left = max(0.1, timeout - (time.monotonic() - started))
-    found = verify(problems, left, seed=seed, judge=referee.judge)
+    found = verify(problems, left, seed=seed, device=device, judge=referee.judge)
     return Answer(found.status, time.monotonic() - started, found.sentence, referee.accepted, word=found.word)
 
 

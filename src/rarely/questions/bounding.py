@@ -25,7 +25,7 @@ from rarely.questions.result import Outcome
 _CLIMBS = (Attack(64, 16, 10), *(Attack(1000, 64, 40),) * 4, *(Attack(4000, 256, 60),) * 5)
 _MOMENT = 0.5  # seconds
 _OFTEN = 20  # violations among independent inputs from which a proved bound on p says little more
-_CLIMBED = 0.4  # share of the seconds left that they may take
+_CLIMBED = 0.1  # share of the seconds left that they may take
 
 
 @dataclass(frozen=True)

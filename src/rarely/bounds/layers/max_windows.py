@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
-from rarely.bounds.operators import TINY, Interval, Relaxed, Terms, contract, gamma, magnitude
+from rarely.bounds.operators import Interval, Relaxed, Terms, contract, gamma, magnitude, tiny
 from rarely.bounds.reader import Handle, Reader, per_axis, reads
 
 
@@ -94,7 +94,7 @@ class MaxWindows(Relaxed):
         upper = torch.where(pick.unsqueeze(-1), all_[0], one[0])
         shift = torch.where(pick, all_[1], one[1])
         size = (magnitude((low, high)) * (lower + upper.abs() + 1)).sum(-1) + shift.abs()
-        slack = size * gamma(self.index.shape[0] + 4 * self.index.shape[1], low.dtype) + TINY
+        slack = size * gamma(self.index.shape[0] + 4 * self.index.shape[1], low.dtype) + tiny(low.dtype)
         return Windows(self.index, self.in_shape, lower, upper, shift, slack)
 
 

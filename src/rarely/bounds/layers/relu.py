@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.layers.arithmetic import add, neg, scale, sub
-from rarely.bounds.operators import TINY, Elementwise, Interval, Kinked, Terms, gamma, magnitude
+from rarely.bounds.operators import Elementwise, Interval, Kinked, Terms, gamma, magnitude, tiny
 from rarely.bounds.reader import Handle, Reader, reads
 
 
@@ -36,7 +36,7 @@ class LeakyReLU(Kinked):
         low, high = (self.forward(x) for x in xs[0])
         if self.leak == 0:
             return low, high
-        margin = magnitude((low, high)) * gamma(1, low.dtype) + TINY
+        margin = magnitude((low, high)) * gamma(1, low.dtype) + tiny(low.dtype)
         return low - margin, high + margin
 
     def terms(self, *H: Tensor) -> Terms | None:

@@ -1,0 +1,210 @@
+"""What branch and bound on ReLUs rests on: bounds in float32, affine forms, and domains that keep the root's bounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from nasty import box, generate, points, runs
+from torch import Tensor, nn
+
+import rarely.bounds.backward
+import rarely.bounds.graph
+import rarely.bounds.region
+from rarely.bounds import BoxRegion, Graph, Unprovable, build, decide, decide_boxes, operators
+from rarely.bounds.backward import Propagated, backward
+from rarely.bounds.crown import propagate
+from rarely.bounds.domains import Domains, Root, children
+from rarely.bounds.relusplit import bounds_at_root
+from rarely.bounds.single import lowered, outward
+from rarely.bounds.spec import spec_of
+
+
+def _dense(*widths: int, seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1]).requires_grad_(False)
+
+
+def _convolutional(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    first, second = nn.Conv2d(2, 6, 3, padding=1), nn.Conv2d(6, 4, 3, stride=2)
+    return nn.Sequential(first, nn.ReLU(), second, nn.LeakyReLU(), nn.Flatten(), nn.Linear(36, 3)).requires_grad_(False)
+
+
+def _everywhere(graph: Graph, state: Propagated, x: Tensor) -> bool:
+    """Whether every value of the network at inputs x (N, ...) lies in its bounds."""
+    return all(
+        bool(((value >= low) & (value <= high)).all())
+        for value, (low, high) in zip(graph.values(x), state.bounds, strict=True)
+    )
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("fast", [False, True])
+def test_every_value_lies_in_bounds_by_forms_and_in_float32(ahead: bool, fast: bool) -> None:
+    for seed in range(4):
+        module, shape = (_convolutional(seed), (2, 7, 7)) if seed % 2 else (_dense(6, 40, 30, 4, seed=seed), (6,))
+        graph = build(module, shape)
+        centre = torch.randn(1, *shape, dtype=torch.float64)
+        region = BoxRegion(centre - 0.1, centre + 0.1)
+        state = propagate(graph, region, ahead=ahead, single=lowered(graph) if fast else None)
+        x = region.low + torch.rand(500, *shape, dtype=torch.float64) * 0.2
+        corners = torch.where(torch.rand(500, *shape) < 0.5, region.low, region.high)
+        assert _everywhere(graph, state, torch.cat([x, corners]))
+
+
+def test_forms_tighten_intervals_and_float32_comes_close_to_float64() -> None:
+    graph = build(_convolutional(), (2, 7, 7))
+    centre = torch.zeros(1, 2, 7, 7, dtype=torch.float64)
+    region = BoxRegion(centre - 0.1, centre + 0.1)
+
+    def width(state: Propagated) -> float:
+        return float((state.bounds[graph.output][1] - state.bounds[graph.output][0]).sum())
+
+    plain, forms = propagate(graph, region, rows=0), propagate(graph, region, rows=0, ahead=True)
+    assert width(forms) < 0.9 * width(plain)
+    single = lowered(graph)
+    assert single is not None
+    wide = propagate(graph, region)
+    narrow = propagate(single, BoxRegion(*outward(region.low, region.high)))
+    for i in graph.bounded:  # float32 claims no more than float64 does, and not much less
+        spread = wide.bounds[i][1] - wide.bounds[i][0]
+        assert bool((narrow.bounds[i][0].double() <= wide.bounds[i][0] + 1e-9).all())
+        assert bool(((wide.bounds[i][0] - narrow.bounds[i][0].double()) <= 0.01 * spread.max()).all())
+
+
+def test_weights_that_float32_cannot_hold_are_not_lowered() -> None:
+    module = _dense(3, 5, 2).double()
+    module[0].weight.data += 1e-12
+    assert lowered(build(module, (3,))) is None
+    assert lowered(build(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)), (3,))) is None
+
+
+def _wrong(seed: int, free: bool = False) -> bool:
+    """Whether a bound on a nasty network that rests on float32 and on forms is broken by some way to run it.
+
+    `free`: in float32 alone, and the network's own rounding is not charged.
+    """
+    network = generate(seed)
+    low, high = box(network, seed)
+    x = points(low, high, seed)
+    try:
+        graph = build(network.module(), (network.length,))
+    except Unprovable:
+        return False
+    single = lowered(graph)
+    assert single is not None
+    C = torch.cat([torch.eye(graph.classes), -torch.eye(graph.classes)]).double()[None]
+    if free:
+        single = replace(single, arithmetic=replace(single.arithmetic, eps=0.0, tiny=0.0))
+        state = propagate(single, BoxRegion(low.float(), high.float()))
+        lower = backward(state, graph.output, C.float()).lower.double()
+    else:
+        state = propagate(graph, BoxRegion(low, high), ahead=True, single=single)
+        lower = backward(state, graph.output, C).lower
+    with np.errstate(over="ignore"):
+        seen = [y.astype(np.float64) for y in runs(network, x.astype(np.float32))]
+    exact = [network.exact([Fraction(v) for v in row]) for row in x.tolist()]
+    for bound, row in zip(lower[0].tolist(), C[0].tolist(), strict=True):
+        if math.isnan(bound) or bound == -math.inf:
+            continue
+        j = max(range(len(row)), key=lambda k: abs(row[k]))
+        sign = int(row[j])
+        if bound == math.inf or any((sign * y[:, j] < bound).any() for y in seen):
+            return True
+        if any(sign * y[j] < Fraction(bound) for y in exact):
+            return True
+    return False
+
+
+def test_no_bound_on_a_nasty_network_by_float32_and_forms_is_wrong() -> None:
+    assert [seed for seed in range(300) if _wrong(seed)] == []
+
+
+def test_float32_without_its_charges_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (operators, rarely.bounds.graph, rarely.bounds.backward, rarely.bounds.region):
+        monkeypatch.setattr(module, "gamma", lambda n, dtype: 0.0)
+    assert any(_wrong(seed, free=True) for seed in range(300))
+
+
+def _root(module: nn.Module, region: BoxRegion, renewed: bool) -> Root:
+    graph = build(module, region.low.shape[1:])
+    outputs = [(torch.eye(graph.classes)[i : i + 1] - torch.eye(graph.classes)[:1], torch.zeros(1)) for i in (1, 2)]
+    spec = spec_of(outputs, graph.classes, 1, region.low.device)
+    state = bounds_at_root(graph, region, math.inf, steps=4)
+    return Root(state if renewed else replace(state, slopes={}), spec, lowered(graph))
+
+
+def _around(root: Root, x: Tensor, count: int) -> Domains:
+    """Domains that hold x (1, ...): splits of random ReLUs, on the side where x is."""
+    values = root.graph.values(x)
+    inputs = root.gathered({i: values[root.source(i)] for i in root.graph.relus})
+    domains = root.first()
+    for place in torch.randperm(inputs.shape[1])[:count].tolist():
+        both = children(replace(domains, cuts=torch.full_like(domains.cuts, place)))
+        domains = both.pick(slice(0 if float(inputs[0, place]) >= 0 else 1, None, 2))
+    return domains
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+def test_a_domain_bounds_what_happens_in_it(renewed: bool) -> None:
+    torch.manual_seed(1)
+    centre = torch.randn(1, 6, dtype=torch.float64)
+    region = BoxRegion(centre - 0.4, centre + 0.4)
+    root = _root(_dense(6, 20, 20, 3), region, renewed)
+    assert bool(root.state.slopes) is renewed
+    closed = 0
+    for _ in range(40):
+        x = region.low + torch.rand(1, 6, dtype=torch.float64) * 0.8
+        found, at = root.improved(_around(root, x, 8), 6)
+        rows = root.spec.C[0] @ root.graph(x)[0] + root.spec.d[0]  # one for each polytope, and domain
+        assert bool((found.lower <= rows).all())
+        assert bool((found.real <= rows).all())
+        assert not bool(found.empty.any())
+        assert at.shape == (2, 6)
+        assert bool(((at >= region.low) & (at <= region.high)).all())
+        closed += int((found.lower > 0).sum())
+    assert closed > 0  # such bounds say something
+
+
+def test_bounds_that_the_root_keeps_are_those_of_every_domain() -> None:
+    centre = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    region = BoxRegion(centre - 0.4, centre + 0.4)
+    root = _root(_dense(6, 20, 20, 3), region, renewed=False)
+    both = children(replace(root.first(), cuts=torch.zeros(2, dtype=torch.long)))
+    found, _ = root.improved(both, 4)
+    assert torch.equal(found.low, both.low)
+    assert torch.equal(found.high, both.high)
+    low, high = root.first().low[:1], root.first().high[:1]
+    assert bool((found.low >= low).all())
+    assert bool((found.high <= high).all())
+
+
+def test_relus_are_split_where_few_inputs_feed_wide_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for name in ("decide_by_both", "decide_by_inputs"):
+        real = getattr(decide, name)
+
+        def told(*args: object, _name: str = name, _real: object = real, **named: object) -> object:
+            asked.append(_name)
+            return _real(*args, **named)  # type: ignore[operator]
+
+        monkeypatch.setattr(decide, name, told)
+    never = [(-torch.eye(2)[:1], torch.tensor([-1e3]))]  # output 0 is at least 1000
+    low, high = torch.full((1, 3), -0.1), torch.full((1, 3), 0.1)
+    for width, first in ((1100, "decide_by_both"), (20, "decide_by_inputs")):
+        asked.clear()
+        (proof,) = decide_boxes(_dense(3, width, 2), low, high, never, 60.0)
+        assert proof.status == "proved"
+        assert asked == [first]
+    asked.clear()
+    decide_boxes(_dense(3, 1100, 2), low, high, never, math.inf, boxes=4)  # where boxes limit the work, no clock does
+    assert asked == ["decide_by_inputs"]
