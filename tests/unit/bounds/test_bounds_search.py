@@ -16,10 +16,11 @@ from torch import Tensor, nn
 import rarely.bounds.backward
 import rarely.bounds.graph
 import rarely.bounds.region
-from rarely.bounds import BoxRegion, Graph, Unprovable, build, decide, decide_boxes, operators
+from rarely.bounds import BoxRegion, Graph, Unprovable, bothsplit, build, decide, decide_boxes, operators
 from rarely.bounds.backward import Propagated, backward
 from rarely.bounds.crown import propagate
 from rarely.bounds.domains import Domains, Root, children
+from rarely.bounds.ledger import Ledger
 from rarely.bounds.relusplit import bounds_at_root
 from rarely.bounds.single import lowered, outward
 from rarely.bounds.spec import spec_of
@@ -208,3 +209,32 @@ def test_relus_are_split_where_few_inputs_feed_wide_layers(monkeypatch: pytest.M
     asked.clear()
     decide_boxes(_dense(3, 1100, 2), low, high, never, math.inf, boxes=4)  # where boxes limit the work, no clock does
     assert asked == ["decide_by_inputs"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_boxes_and_relus_split_together_decide_what_a_grid_knows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time for ReLUs in a box before it is halved, so that verdicts of parts are put together."""
+    monkeypatch.setattr(bothsplit, "_PATIENCE", 0.0)
+    monkeypatch.setattr(bothsplit, "_MORE", 0.0)
+    module = _dense(2, 24, 24, 1, seed=seed)
+    graph = build(module, (2,))
+    low, high = torch.full((1, 2), -1.0, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+    axis = torch.linspace(-1, 1, 401)
+    values = module(torch.cartesian_prod(axis, axis))
+    most, width = float(values.max()), float(values.max() - values.min())
+
+    def at_least(t: float) -> Ledger:
+        spec = spec_of([(torch.tensor([[-1.0]]), torch.tensor([-t]))], 1, 1, low.device)
+        ledger = Ledger(module, torch.float32, BoxRegion(low, high), spec, graph.arithmetic.name)
+        assert bothsplit.decide_by_both(graph, ledger, math.inf) == ""
+        return ledger
+
+    (safe,) = at_least(most + 0.02 * width).finish("")
+    assert safe.status == "proved"
+    assert safe.arithmetic == "float32"
+    assert -0.02 * width - 1e-5 <= safe.bound < 0, "the bound holds for the largest value that was seen"
+    assert safe.boxes > 1, "it took more than one box"
+    (violated,) = at_least(most - 0.02 * width).finish("")
+    assert violated.status == "violated"
+    assert violated.witness is not None
+    assert float(module(violated.witness.unsqueeze(0))) >= most - 0.02 * width
