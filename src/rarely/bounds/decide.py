@@ -36,7 +36,7 @@ def decide(
     if region.low.device != anchor.device:
         raise InputError(f"the region is on {region.low.device} but the network on {anchor.device}")
     try:
-        graph = graph or build(module, region.low.shape[1:])
+        graph = graph or build(module, region.low.shape[1:], (region.low[0], region.high[0]))
     except Unprovable as reason:
         return [Proof("unknown", math.inf, 0, reason=f"no proof: {reason}")] * len(region.low)
     spec = spec_of(outputs, graph.classes, len(region.low), anchor.device)

@@ -87,7 +87,7 @@ class Ledger:
         """
         region, spec = self.region.pick(who), self.spec.pick(who)
         y = representable(x, region, self.dtype)
-        outputs = self.network(y).flatten(1).unsqueeze(1).to(torch.float64)
+        outputs = self.network(y.clone()).flatten(1).unsqueeze(1).to(torch.float64)
         score = spec.score(outputs).squeeze(1)
         if isinstance(region, BallRegion):
             away = torch.linalg.vector_norm((y.double() - region.centre).flatten(1), dim=1)

@@ -21,7 +21,7 @@ from rarely.bounds.probability import ProbabilityBounds, bracket
 from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
-from rarely.bounds.trace import CHECKED, build
+from rarely.bounds.trace import CHECKED, INSIDE, build
 from rarely.core.evidence import REAL
 from rarely.core.problem import Problem
 from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
@@ -112,11 +112,12 @@ class Graphs:
     def __init__(self) -> None:
         self._known: dict[tuple[nn.Module, tuple[int, ...]], Graph | Unprovable] = {}
 
-    def of(self, module: nn.Module, shape: tuple[int, ...]) -> Graph:
-        """Read a module, or raise Unprovable again."""
+    def of(self, module: nn.Module, low: Tensor, high: Tensor) -> Graph:
+        """Read a module, for inputs of a box (*event) among others, or raise Unprovable again."""
+        shape = tuple(low.shape)
         if (module, shape) not in self._known:
             try:
-                self._known[module, shape] = build(module, shape)
+                self._known[module, shape] = build(module, shape, (low, high))
             except Unprovable as reason:
                 self._known[module, shape] = reason
         known = self._known[module, shape]
@@ -127,7 +128,7 @@ class Graphs:
     @property
     def calls(self) -> int:
         """Of networks, to compare their graphs with them."""
-        return CHECKED * len(self._known)
+        return (CHECKED + INSIDE) * len(self._known)
 
 
 def prove_all(
@@ -180,7 +181,7 @@ def _decided(
     outputs = [(A, b) for A, b in stacked]
     with first.problem.adapted.evaluating():
         try:
-            graph = graphs.of(first.module, tuple(low.shape[1:]))
+            graph = graphs.of(first.module, low[0], high[0])
         except Unprovable as reason:
             return [Proof("unknown", math.inf, 0, reason=str(reason))] * len(questions)
         if quick and low[0].numel() > SEARCHED:
@@ -197,14 +198,9 @@ def _bounded(graph: Graph, region: BoxRegion, outputs: Sequence[Polytope]) -> li
     spec = spec_of(outputs, graph.classes, len(region.low), region.low.device)
     bound = linear_bounds(graph, region, spec.C, spec.d, rows=_QUICK_ROWS)
     # A polytope is out of reach when one of its rows A y - b is positive on the whole region.
-    run, real = ((-spec.by_polytope(rows)).amax(1).tolist() for rows in (bound.lower, bound.real))
-    return [_quick_proof(graph, r, s) for r, s in zip(run, real, strict=True)]
-
-
-def _quick_proof(graph: Graph, run: float, real: float) -> Proof:
-    if run < 0:
-        return Proof("proved", run, 1, arithmetic=graph.arithmetic.name)
-    return Proof("proved", real, 1, arithmetic=REAL) if real < 0 else Proof("unknown", run, 1)
+    reach = (-spec.by_polytope(bound.lower)).amax(1).tolist()
+    name = graph.arithmetic.name
+    return [Proof("proved", r, 1, arithmetic=name) if r < 0 else Proof("unknown", r, 1) for r in reach]
 
 
 def _prove_components(problem: Problem, deadline: float, boxes: int | None, quick: bool, graphs: Graphs) -> Proof:

@@ -14,6 +14,7 @@ from rarely.bounds.graph import Node, Unprovable
 from rarely.bounds.operators import Affine, Arithmetic, Relaxed
 
 PROBE = 2  # batch size that shapes are worked out with
+_FLUSHED = ("bfloat16", "float16")  # of which processors read denormal numbers as zero in some products
 
 # Names of torch's functions and methods, and classes of modules, to the function that turns a call into nodes.
 READINGS: dict[str | type[nn.Module], Callable[..., Any]] = {}
@@ -42,7 +43,17 @@ class Reader:
             tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         if not bool(tensor.isfinite().all()):
             raise Unprovable("a weight or constant of the network is not finite")
+        self._check_range(tensor)
         return tensor
+
+    def _check_range(self, tensor: Tensor) -> None:
+        """What the network's numbers do not hold to relative precision is another number when it runs."""
+        size, arithmetic = tensor.abs(), self.arithmetic
+        held = tensor.to(getattr(torch, arithmetic.name)).double()
+        if not bool(((held - tensor).abs() <= arithmetic.eps * size).all()):
+            raise Unprovable(f"a constant that {arithmetic.name} does not hold")
+        if arithmetic.name in _FLUSHED and bool(((size > 0) & (size < arithmetic.tiny)).any()):
+            raise Unprovable(f"a weight below the smallest normal {arithmetic.name}, which may be read as zero")
 
     def weights(self, weight: Any, bias: Any) -> tuple[Tensor, Tensor]:
         """A layer's weight and its bias, zero where it has none."""

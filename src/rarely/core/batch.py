@@ -17,7 +17,7 @@ from rarely.core.errors import InputError, NetworkError
 from rarely.core.input_model import InputModel
 from rarely.core.network import Network
 from rarely.core.problem import Problem
-from rarely.core.properties import Property, Way
+from rarely.core.properties import Property, Way, is_function
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.core.stacking import take
@@ -182,16 +182,16 @@ def _differentiated(
     return shown.detach(), gradient
 
 
-def check_first(scores: Tensor) -> list[bool]:
+def check_first(prop: Property, scores: Tensor) -> list[bool]:
     """Whether the first scores (B, N) of problems are all one value, or one for no and one for yes: nothing to climb.
 
-    Zeros and ones alone are refused: they are meant as no and yes, and would both count as violations.
+    Zeros and ones alone of a user's function are refused: they are meant as no and yes, and both would be violations.
     """
     check_finite(scores)
     if scores.shape[1] < _TWO_VALUED:
         return [False] * len(scores)
     low, high = scores.amin(1, keepdim=True), scores.amax(1, keepdim=True)
-    if bool(((scores == 0) | (scores == 1)).all(1).any()):
+    if is_function(prop) and bool(((scores == 0) | (scores == 1)).all(1).any()):
         raise InputError(
             "every score is 0 or 1, and a score >= 0 is a violation, so that every input would count as one. Return a "
             "margin that rises towards the violation, such as y[:, 1] - y[:, 0] or rarely.Misclassification(label); "

@@ -43,7 +43,7 @@ class Problem:
         _check_support(model, probe)
         adapted, y = adapt_network(network, probe.to(torch.float32) if probe.dtype == torch.float64 else probe)
         _check_outputs(y)
-        prop = adapt_property(property)
+        prop = adapt_property(property, y.dtype)
         if isinstance(prop, Misclassification) and prop.label is None:
             answer = _call(adapted, model.center.unsqueeze(0).to(adapted.dtype)).flatten(1)
             prop = Misclassification(int(answer.argmax(1)))

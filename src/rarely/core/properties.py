@@ -41,6 +41,12 @@ class _Composable:
         return Either(_as_property(self), _as_property(other))
 
 
+def _numbers(value: ArrayLike, name: str) -> Tensor:
+    """Numbers that outputs are compared with, in float64: a threshold of 0.7 is that, and not the nearest float32."""
+    result = tensor(value, name)
+    return result.double() if hasattr(value, "dtype") else torch.as_tensor(value, dtype=torch.float64)
+
+
 def _outputs(y: Tensor) -> Tensor:
     """Outputs (B, N, k) with one dimension of classes or coordinates, whatever shape the network gives them."""
     return y.reshape(*y.shape[:2], -1)
@@ -111,7 +117,7 @@ class LinearConstraint(_Composable):
     limit: Tensor  # (K, m): what outputs are compared with; below b where a row is strict
 
     def __init__(self, A: ArrayLike, b: ArrayLike) -> None:
-        matrix, bound = tensor(A, "A"), tensor(b, "b")
+        matrix, bound = (_numbers(value, name) for value, name in ((A, "A"), (b, "b")))
         if matrix.ndim == 1 and bound.numel() == 1:
             matrix, bound = matrix[None], bound.reshape(1)
         if matrix.ndim != 2 or bound.shape != matrix.shape[:1]:
@@ -119,7 +125,7 @@ class LinearConstraint(_Composable):
                 f"A has shape {tuple(matrix.shape)} and b {tuple(bound.shape)}; expected (rows, outputs) and (rows,)"
             )
         object.__setattr__(self, "A", matrix[None])
-        object.__setattr__(self, "b", bound.to(matrix.dtype)[None])
+        object.__setattr__(self, "b", bound[None])
         object.__setattr__(self, "limit", self.b)
 
     @classmethod
@@ -140,14 +146,15 @@ class LinearConstraint(_Composable):
         object.__setattr__(result, "limit", result.b)
         return result
 
-    def as_written(self, strict: Sequence[Tensor], dtype: torch.dtype) -> LinearConstraint:
+    def as_written(self, dtype: torch.dtype, strict: Sequence[Tensor] | None = None) -> LinearConstraint:
         """The same, outputs compared in `dtype`, which may not hold b, and with A y < b in the rows that are strict.
 
         The limit is the largest number of `dtype` that A y may be: a number is below b if it is no larger than the one
         before. Proofs go by b itself, which takes strict rows as closed and so says more.
         """
-        rows = self.b.shape[1]
-        mask = torch.stack([torch.nn.functional.pad(s, (0, rows - len(s))) for s in strict]).to(self.b.device)
+        rows, mask = self.b.shape[1], torch.zeros_like(self.b, dtype=torch.bool)
+        if strict is not None:
+            mask = torch.stack([torch.nn.functional.pad(s, (0, rows - len(s))) for s in strict]).to(self.b.device)
         limit = self.b.to(dtype)
         away = torch.where(mask, limit.to(self.b) >= self.b, limit.to(self.b) > self.b)
         result = object.__new__(type(self))
@@ -274,6 +281,12 @@ class EachProperty:
         )
 
 
+def is_function(prop: Property) -> bool:
+    """Whether a user's function has a say in the score."""
+    parts = [getattr(prop, name) for name in ("left", "right", "whole") if hasattr(prop, name)]
+    return isinstance(prop, Scored) or any(map(is_function, [*parts, *getattr(prop, "properties", ())]))
+
+
 def stack_properties(properties: Sequence[Property]) -> Property:
     try:
         return stack(properties)
@@ -281,8 +294,12 @@ def stack_properties(properties: Sequence[Property]) -> Property:
         return EachProperty(tuple(properties))
 
 
-def adapt_property(prop: Any) -> Property:
-    """A Property from one of ours or from a function of (x, y)."""
+def adapt_property(prop: Any, dtype: torch.dtype) -> Property:
+    """A Property from one of ours or from a function of (x, y), for outputs of `dtype`."""
+    if isinstance(prop, LinearConstraint) and prop.limit is prop.b:
+        return prop.as_written(dtype)
+    if isinstance(prop, (Both, Either)):
+        return type(prop)(adapt_property(prop.left, dtype), adapt_property(prop.right, dtype))
     if isinstance(prop, Property):
         return prop
     if callable(prop):

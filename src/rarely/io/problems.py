@@ -187,7 +187,7 @@ def _weights(regions: Sequence[_Region]) -> list[float]:
 def _property(cases: Sequence[PropertyCase], regions: Sequence[_Region], dtype: torch.dtype) -> Property:
     outputs = [
         LinearConstraint.any_of([(torch.from_numpy(p.A), torch.from_numpy(p.b)) for p in case.outputs]).as_written(
-            [torch.from_numpy(p.strict) for p in case.outputs], dtype
+            dtype, [torch.from_numpy(p.strict) for p in case.outputs]
         )
         for case in cases
     ]

@@ -58,7 +58,11 @@ class MonteCarlo:
                 x = part.sample(n, rng)
                 scores = part.score(x)
                 check_finite(scores)
-                flat = check_first(scores) if not any(counts[i].drawn for i in active) else [False] * len(part)
+                flat = (
+                    check_first(part.property, scores)
+                    if not any(counts[i].drawn for i in active)
+                    else [False] * len(part)
+                )
                 for j, i in enumerate(active):
                     counts[i].add(x[j], scores[j], flat[j])
                 active = [i for i in active if not self._enough(counts[i])]

@@ -140,7 +140,7 @@ class _Populations:
         part = self.batch.take(rows)
         walk = self._walk(part)
         state = self.kernel.init(part, n, self.rng)
-        first = check_first(state.score)
+        first = check_first(part.property, state.score)
         hits = (state.score >= 0).sum(1).tolist()
         for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
             self.islands[i][j].begin(n, hits[r], first[r])

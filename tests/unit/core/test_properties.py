@@ -151,7 +151,7 @@ def test_placed_in_another_precision() -> None:
         (lambda: LinearConstraint.any_of([]), "alternative"),
         (lambda: LinearConstraint.any_of([([1.0], 0.0), ([1.0, 2.0], 0.0)]), "outputs"),
         (lambda: Targeted(0, 1) & 3, "int"),
-        (lambda: adapt_property("safe"), "str"),
+        (lambda: adapt_property("safe", torch.float32), "str"),
         (lambda: LinearConstraint([[1.0, 0.0]], [0.0]).score(*_rows(0)), "columns"),
         (lambda: Scored(lambda x, y: y).score(*_rows(0)), "score"),
         (lambda: Misclassification().score(*_rows(0)), "label"),

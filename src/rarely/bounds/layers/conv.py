@@ -88,6 +88,7 @@ class ConvTranspose(Affine):
 
     weight: Tensor  # (in, out / groups, *kernel)
     bias: Tensor  # (out,)
+    in_shape: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     output_padding: tuple[int, ...]
@@ -108,9 +109,11 @@ class ConvTranspose(Affine):
         return centre - reach, centre + reach
 
     def transpose(self, A: Tensor) -> tuple[Tensor, ...]:
-        # Output padding adds entries that no window reaches; at most one more window would fit among them.
+        # Output padding adds entries that no window reaches; windows that would fit among them are left away.
         back = self._apply(A.flatten(0, 1), self.weight, None, turned=False)
-        return (back.reshape(*A.shape[:2], *back.shape[1:]),)
+        for axis, size in enumerate(self.in_shape[1:], 2):
+            back = back.narrow(axis, 0, size)
+        return (back.reshape(*A.shape[:2], *self.in_shape),)
 
     def constant(self) -> Tensor:
         return self.bias.reshape(-1, *(1,) * len(self.stride))
@@ -138,7 +141,7 @@ def conv_transpose(
         raise Unprovable("a transposed convolution without a batch dimension")
     b = W.new_zeros(W.shape[1] * groups) if bias is None else r.real(bias)
     strides, pads, more, steps = (per_axis(v, rank) for v in (stride, padding, output_padding, dilation))
-    op = ConvTranspose(W, b, strides, pads, more, steps, groups)
+    op = ConvTranspose(W, b, input.shape, strides, pads, more, steps, groups)
     return r.add(op, op.forward(W.new_zeros(1, *input.shape)).shape[1:], input)
 
 

@@ -135,6 +135,8 @@ def rearrange(r: Reader, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 def _gathered(r: Reader, out: Tensor, fixed: Tensor | None, total: int, inputs: tuple[Handle, ...]) -> Handle:
     if out.ndim < 1 or out.shape[0] != PROBE or not torch.equal(out[1], out[0] + total * (out[0] > 0)):
         raise Unprovable("the network mixes or drops the batch dimension")
+    if bool((out < 0).any()):
+        raise Unprovable("whole numbers among the values that a call moves")
     if fixed is not None:
         if not torch.equal(fixed[0], fixed[1]):
             raise Unprovable("a constant that differs along the batch dimension")

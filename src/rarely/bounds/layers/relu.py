@@ -70,7 +70,7 @@ class LeakyReLU(Kinked):
 def leaky_relu(r: Reader, input: Handle, negative_slope: float = 0.01, inplace: bool = False) -> Handle:
     if not 0 <= negative_slope < 1:
         raise Unprovable(f"leaky ReLU with slope {negative_slope}")
-    return r.add(LeakyReLU(float(negative_slope)), input.shape, input)
+    return r.add(LeakyReLU(float(r.real(negative_slope))), input.shape, input)
 
 
 @reads("relu", "relu_", nn.ReLU)

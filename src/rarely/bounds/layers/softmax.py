@@ -58,9 +58,11 @@ class Differences(Affine):
         return Terms(H[0].unsqueeze(-2) + H[0].unsqueeze(-1) + 2 * most, 2, 2 * H[0].shape[-1])
 
 
-def _sums(r: Reader, x: Handle, dim: Any, function: Exp) -> tuple[Handle, int]:
+def _sums(r: Reader, x: Handle, dim: Any, function: Exp, dtype: Any) -> tuple[Handle, int]:
     """sum_j exp(x_j - x_i) with the axis moved last, and which axis that was."""
     rank = len(x.shape) + 1
+    if dtype not in (None, getattr(torch, r.arithmetic.name)):
+        raise Unprovable(f"softmax in {dtype}")
     if dim is None or dim % rank == 0:
         raise Unprovable("softmax over the batch dimension")
     axis = dim % rank
@@ -75,11 +77,11 @@ def _sums(r: Reader, x: Handle, dim: Any, function: Exp) -> tuple[Handle, int]:
 
 @reads("softmax", nn.Softmax)
 def softmax(r: Reader, input: Handle, dim: Any, _stacklevel: int = 3, dtype: Any = None) -> Handle:
-    total, axis = _sums(r, input, dim, Exp(_CEILING))
+    total, axis = _sums(r, input, dim, Exp(_CEILING), dtype)
     return rearrange(r, lambda v: v.movedim(-1, axis), curve(r, total, _SHARE, _LEAST))  # type: ignore[no-any-return]
 
 
 @reads("log_softmax", nn.LogSoftmax)
 def log_softmax(r: Reader, input: Handle, dim: Any, _stacklevel: int = 3, dtype: Any = None) -> Handle:
-    total, axis = _sums(r, input, dim, Exp())
+    total, axis = _sums(r, input, dim, Exp(), dtype)
     return rearrange(r, lambda v: v.movedim(-1, axis), neg(r, curve(r, total, Log(), _LEAST)))  # type: ignore[no-any-return]

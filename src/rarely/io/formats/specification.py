@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +23,15 @@ class Polytope:
 
     def holds(self, v: np.ndarray) -> bool:
         """Whether it holds v (k,), as written."""
-        left = self.A @ v
-        return bool(np.where(self.strict, left < self.b, left <= self.b).all())
+        if not np.isfinite(v).all():
+            left = self.A @ v
+            return bool(np.where(self.strict, left < self.b, left <= self.b).all())
+        exact = [Fraction(float(value)) for value in v]  # no sum that rounds decides
+        for row, b, strict in zip(self.A, self.b, self.strict, strict=True):
+            total = sum(Fraction(float(row[j])) * exact[j] for j in row.nonzero()[0])
+            if total > Fraction(float(b)) or (strict and total == Fraction(float(b))):
+                return False
+        return True
 
 
 @dataclass(frozen=True, eq=False)

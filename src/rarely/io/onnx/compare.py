@@ -43,13 +43,14 @@ def compare_with_onnxruntime(network: nn.Module, file: OnnxFile, port: InputPort
         )
         return
     expected = expected.reshape(len(rows), -1)
-    found = np.concatenate([gaps(_run(network, file, rows[:n]), expected[:n]) for n in (len(rows), 1)])
+    found = np.concatenate([gaps(_run(network, file, rows[:n], expected), expected[:n]) for n in (len(rows), 1)])
     wrong = ~(found <= TOLERANCE[port.dtype])
     if wrong.any():
         _arbitrate(network, file, port, np.concatenate([rows, rows[:1]])[wrong], found[wrong])
 
 
-def _run(network: nn.Module, file: OnnxFile, rows: Array) -> Array:
+def _run(network: nn.Module, file: OnnxFile, rows: Array, like: Array) -> Array:
+    """The module's outputs, as many numbers of each row as `like` (n, k) has."""
     try:
         with torch.no_grad():
             outputs: Array = network(torch.from_numpy(rows)).numpy()
@@ -57,7 +58,13 @@ def _run(network: nn.Module, file: OnnxFile, rows: Array) -> Array:
         raise NetworkError(
             f"{file.source}: the imported network fails at batch size {len(rows)} ({one_line(error)})"
         ) from error
-    return outputs.reshape(len(rows), -1)
+    flat = outputs.reshape(len(rows), -1)
+    if flat.shape[1] != like.shape[1]:
+        raise NetworkError(
+            f"{file.source}: the imported network has {flat.shape[1]} outputs where onnxruntime has {like.shape[1]}; "
+            "please report it with the file"
+        )
+    return flat
 
 
 def _arbitrate(network: nn.Module, file: OnnxFile, port: InputPort, rows: Array, found: Array) -> None:
@@ -69,7 +76,7 @@ def _arbitrate(network: nn.Module, file: OnnxFile, port: InputPort, rows: Array,
     wide = rows.astype(np.float64)
     try:
         expected = run_in_double(file, port, wide).reshape(len(rows), -1)
-        actual = _run(copy.deepcopy(network).double(), file, wide)
+        actual = _run(copy.deepcopy(network).double(), file, wide, expected)
     except Exception as error:  # whatever a runtime or an operator has against float64
         reason = one_line(error)
         raise NetworkError(f"{told}, and float64 cannot tell whether that is rounding ({reason}); {advice}") from error
