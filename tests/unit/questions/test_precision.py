@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import rarely
 from rarely import Box, Execution, Outcome, Problem, Splitting, estimate
 
 SHORT = Execution(device="cpu", dtype=torch.bfloat16)
@@ -55,3 +56,11 @@ def test_an_absence_that_is_nearer_than_rounding_is_not_trusted() -> None:
 def test_no_word_where_nothing_is_shorter(dtype: torch.dtype | None) -> None:
     found = estimate(problem(0.15), SETTINGS, execution=Execution(device="cpu", dtype=dtype))
     assert not any("shorter" in record.sentence for record in found.evidence)
+
+
+@pytest.mark.parametrize("most", [1.0, 2.0])
+def test_linear_constraints_that_score_0_or_1_are_meant_so(most: float) -> None:
+    """At a single input x = 1 the score of x <= most is 0 or 1, and both are violations."""
+    problem = rarely.Problem(torch.nn.Identity(), rarely.LinearConstraint([[1.0]], [most]), rarely.Box([1.0], [1.0]))
+    assert rarely.verify(problem, 5.0).status == "sat"
+    assert rarely.estimate(problem).log_prob == 0.0

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rarely.core.errors import FormatError, RarelyError
+from rarely.io.formats.specification import Polytope
 from rarely.io.formats.vnnlib import parse_vnnlib, read_vnnlib
 
 fuzz = settings(deadline=None, derandomize=True, max_examples=200)
@@ -352,3 +353,12 @@ def test_random_point_on_every_corner(violates) -> None:
     spec = parse_vnnlib(HEAD + BOX + OUT)
     assert all(violates(spec, corner, [0, 0]) for corner in itertools.product([-1, 1], repeat=2))
     assert not violates(spec, [1.0000001, 0], [0, 0])
+
+
+def test_no_sum_that_rounds_decides_whether_a_point_meets_a_property() -> None:
+    """1 + 1e-20 is 1 in float64, and more than that."""
+    polytope = Polytope(np.array([[1.0, 1e-20]]), np.array([1.0]), np.array([False]))
+    assert not polytope.holds(np.array([1.0, 1.5]))
+    assert polytope.holds(np.array([1.0, 0.0]))
+    assert not Polytope(polytope.A, polytope.b, np.array([True])).holds(np.array([1.0, 0.0]))
+    assert not polytope.holds(np.array([np.nan, 0.0]))
