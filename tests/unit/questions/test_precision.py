@@ -61,6 +61,6 @@ def test_no_word_where_nothing_is_shorter(dtype: torch.dtype | None) -> None:
 @pytest.mark.parametrize("most", [1.0, 2.0])
 def test_linear_constraints_that_score_0_or_1_are_meant_so(most: float) -> None:
     """At a single input x = 1 the score of x <= most is 0 or 1, and both are violations."""
-    problem = rarely.Problem(torch.nn.Identity(), rarely.LinearConstraint([[1.0]], [most]), rarely.Box([1.0], [1.0]))
+    problem = rarely.Problem(nn.Identity().eval(), rarely.LinearConstraint([[1.0]], [most]), rarely.Box([1.0], [1.0]))
     assert rarely.verify(problem, 5.0).status == "sat"
     assert rarely.estimate(problem).log_prob == 0.0
