@@ -212,6 +212,8 @@ def build(module: nn.Module, input_shape: Sequence[int], box: Interval | None = 
         raise Unprovable(f"the network cannot be read: {error}") from error
     if expected.shape != got.shape:
         raise Unprovable("the graph read from the network gives another shape than it does")
+    if bool(expected.isnan().any(1).all()):
+        raise Unprovable("the network gives no numbers on the inputs that it was tried on")
     # What rounding may move the network's outputs by says nothing against the graph.
     wide = torch.where((high - low).isfinite(), high - low, 0.0)
     size = expected.abs().nan_to_num(posinf=0.0).amax(1, keepdim=True)

@@ -171,7 +171,7 @@ class LinearConstraint(_Composable):
             raise InputError(f"A has {outputs} columns but the network has {y.shape[-1]} outputs")
         matrix = self.A.reshape(-1, alternatives * rows, outputs).to(y.dtype)  # of B problems, or of one
         products = (y @ matrix.mT).reshape(*y.shape[:-1], alternatives, rows)
-        return torch.sub(self.limit, products).amin(-1)
+        return torch.sub(self.limit.to(y.dtype), products).amin(-1)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
         return self.parts(x, y).amax(-1)
