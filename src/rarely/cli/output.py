@@ -77,7 +77,7 @@ def estimates_table(estimates: Sequence[Estimate]) -> Table:
     interval = f"{estimates[0].interval.confidence:.0%} interval"
     table = plain_table("problem", "outcome", "probability", interval, "calls", right=(2, 4))
     for estimate in estimates:
-        table.add_row(estimate.name, estimate.outcome.value, *probability(estimate), f"{estimate.calls:,}")
+        table.add_row(estimate.name, estimate.word, *probability(estimate), f"{estimate.calls:,}")
     return table
 
 

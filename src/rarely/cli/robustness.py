@@ -130,7 +130,7 @@ def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
     for row in rows:
         if row.estimate is not None:
             chance, interval = probability(row.estimate)
-            outcome, calls = row.estimate.outcome.value, f"{row.estimate.calls:,}"
+            outcome, calls = row.estimate.word, f"{row.estimate.calls:,}"
         else:
             chance = interval = calls = ""
             outcome = f"misclassified as {row.predicted}" if row.misclassified else "not finished"

@@ -101,6 +101,11 @@ class Estimate(Costed):
         return self.outcome is Outcome.PROVED_SAFE and _only_real(self.evidence)
 
     @property
+    def word(self) -> str:
+        """The outcome, and that it is about real arithmetic where it is."""
+        return f"{self.outcome.value}{' in real arithmetic' * self.in_reals}"
+
+    @property
     def sentence(self) -> str:
         """What the outcome means."""
         return _IN_REALS if self.in_reals else self.outcome.sentence
@@ -133,7 +138,7 @@ class Estimate(Costed):
         if self.outcome is Outcome.VIOLATED:
             return f"{name}{self._number()}, log p = {self.log_prob:.2f} ± {self.log_prob_std:.2f} {cost}"
         if self.outcome is Outcome.PROVED_SAFE:
-            return f"{name}proved safe{' in real arithmetic' * self.in_reals} {cost}"
+            return f"{name}{self.word} {cost}"
         if self.outcome is Outcome.STALLED:
             guess = f"; a guess: p = {scientific(self.log_prob)}" if self.log_prob > -math.inf else ""
             return f"{name}stalled: do not trust a number here, {self._bound()}{guess} {cost}"
@@ -151,8 +156,8 @@ class Estimate(Costed):
         """Label and value of each line of the table."""
         if self.name:
             yield "problem", self.name
-        yield "outcome", self.outcome.value
-        yield "", self.outcome.sentence
+        yield "outcome", self.word
+        yield "", self.sentence
         if self.outcome is Outcome.VIOLATED:
             yield "probability", scientific(self.log_prob)
             low, high = scientific(self.interval.low), scientific(self.interval.high)

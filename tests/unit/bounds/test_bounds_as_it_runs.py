@@ -10,6 +10,7 @@ import torch
 from nasty import Layer, Nasty
 from torch import nn
 
+from rarely import estimate, load_problem
 from rarely.bounds import BoxRegion, build, decide_boxes, linear_bounds
 from rarely.campaign.benchmark import decide_files
 
@@ -116,3 +117,14 @@ def test_too_many_terms_for_a_precision_prove_nothing_about_it():
     low = torch.zeros(1, 1200)
     (proof,) = decide_boxes(module, low, low, [(torch.ones(1, 1), torch.tensor([-100.0]))], 1.0, boxes=10)
     assert (proof.status, proof.arithmetic) == ("proved", "real")
+
+
+def test_an_estimate_says_where_its_proof_is_about_real_arithmetic(tmp_path):
+    network = dense(([[1.0]], [2.0**23]), ([[12.0]], [-12 * 2.0**23 - 6.1]))
+    for least, word in (("40.0", "proved safe in real arithmetic"), ("4000.0", "proved safe")):
+        verdict(network, tmp_path, "0.5", "0.50000012", f"(>= Y_0 {least})")
+        found = estimate(load_problem(tmp_path / "network.onnx", tmp_path / "property.vnnlib"))
+        assert found.word == word
+        assert str(found).startswith(f"network property: {word} (")
+        assert ("outcome", word) in list(found.rows())
+        assert ("real arithmetic" in found.sentence) == ("real" in word)
