@@ -125,6 +125,6 @@ def test_an_estimate_says_where_its_proof_is_about_real_arithmetic(tmp_path):
         verdict(network, tmp_path, "0.5", "0.50000012", f"(>= Y_0 {least})")
         found = estimate(load_problem(tmp_path / "network.onnx", tmp_path / "property.vnnlib"))
         assert found.word == word
-        assert str(found).startswith(f"network property: {word} (")
+        assert str(found).startswith(f"{word} (")
         assert ("outcome", word) in list(found.rows())
         assert ("real arithmetic" in found.sentence) == ("real" in word)
