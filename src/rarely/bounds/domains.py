@@ -47,7 +47,6 @@ class Domains:
     polytope: Tensor  # (N,)
     lower: Tensor  # (N,) proven lower bound on the weighted rows
     real: Tensor  # (N,) the same in real arithmetic
-    guess: Tensor  # (N,) the same in float32, of which nothing is claimed
     cuts: Tensor  # (N,) the ReLU to split next, -1 when none is left
 
     def pick(self, index: Tensor | slice) -> Domains:
@@ -120,7 +119,7 @@ class Root:
             torch.zeros_like(slopes),
             torch.zeros(count, self.spec.C.shape[1], dtype=slopes.dtype, device=device),
             torch.arange(count, device=device),
-            *(torch.full((count,), -torch.inf, dtype=slopes.dtype, device=device),) * 3,
+            *(torch.full((count,), -torch.inf, dtype=slopes.dtype, device=device),) * 2,
             torch.full((count,), -1, device=device),
         )
 
@@ -233,9 +232,7 @@ class Root:
     def _proved(self, domains: Domains, found: LinearBound) -> Domains:
         """With the bounds that are proved. What is found in float32 is only a hint which domains can be closed."""
         lower, real = domains.lower.clone(), domains.real.clone()
-        guess = found.lower.squeeze(1).to(lower.dtype)
-        near = (guess > 0) | (lower == -torch.inf)
-        some = near.nonzero().squeeze(1)
+        some = ((found.lower.squeeze(1) > 0) | (lower == -torch.inf)).nonzero().squeeze(1)
         if len(some):
             if self.single is not None:
                 part = domains.pick(some)
@@ -244,8 +241,8 @@ class Root:
                 found = LinearBound(*(getattr(found, f.name)[some] for f in fields(found)))
             lower[some] = torch.fmax(lower[some], found.lower.squeeze(1))
             real[some] = torch.fmax(real[some], found.real.squeeze(1))
-        lower, real, guess = (t.masked_fill(domains.empty, torch.inf) for t in (lower, real, guess))
-        return replace(domains, lower=lower, real=real, guess=guess)
+        lower, real = (t.masked_fill(domains.empty, torch.inf) for t in (lower, real))
+        return replace(domains, lower=lower, real=real)
 
     def _cuts(self, domains: Domains, seen: dict[int, Tensor], met: Met) -> Tensor:
         """The ReLU to split next of those that are open still, and -1 where nothing is left to split.

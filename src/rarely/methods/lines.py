@@ -13,6 +13,7 @@ from rarely.core.batch import Batch
 from rarely.core.evidence import Witnesses, gather_witnesses
 from rarely.core.rng import Rng
 from rarely.methods.modes import PRUNE, SAME, log_tail, search_modes
+from rarely.methods.roots import unit
 from rarely.methods.tempering import Lines
 
 _MOST = 12  # lines for one way to fail: fewer than directions that are searched, so that a region all around is seen
@@ -99,7 +100,7 @@ def _slopes(batch: Batch, starts: Sequence[Tensor | None]) -> list[list[_Slopes]
     part = batch.take(torch.tensor(rows))
     ways = part.parts(part.inputs.from_normal(z)).argmax(-1)
     _, gradient = part.gradient_ways(z, ways, normal=True)
-    units = torch.nan_to_num(gradient / gradient.norm(dim=-1, keepdim=True).clamp_min(1e-30))
+    units = unit(gradient)
     for k, row in enumerate(rows):
         for way in sorted(set(ways[k].tolist())):
             own = ways[k] == way
@@ -117,7 +118,7 @@ def _parted(group: _Slopes) -> list[_Slopes]:
     if bool(side.all()) or not bool(side.any()):
         return [group]
     halves = [_Slopes(group.way, group.points[own], group.slopes[own]) for own in (side, ~side)]
-    alike = float(_unit(halves[0].slopes.mean(0)) @ _unit(halves[1].slopes.mean(0)))
+    alike = float(unit(halves[0].slopes.mean(0)) @ unit(halves[1].slopes.mean(0)))
     if size[-1] > _TWO * size.sum() and alike < SAME:
         return [part for half in halves for part in _parted(half)]
     return [group]
@@ -129,18 +130,14 @@ def _typical(group: _Slopes, searched: Sequence[Line], row: int) -> list[Line]:
     The nearest violation shows the way to all others only where the region is flat. In a curved one slopes differ from
     place to place, and their mean is what most of them have in common. Half of them make it, the others compare.
     """
-    mean, others = _unit(group.slopes[::2].mean(0)), group.slopes[1::2]
+    mean, others = unit(group.slopes[::2].mean(0)), group.slopes[1::2]
     directions = [mean, *(line.alpha for line in searched if line.way == group.way)]
     cosines = (others @ torch.stack(directions).mT).mean(0)
     best = int(cosines.argmax())
     if float(cosines[best]) < _COHERENT:
         return []
-    alpha = _unit(group.slopes.mean(0)) if best == 0 else directions[best]
+    alpha = unit(group.slopes.mean(0)) if best == 0 else directions[best]
     return [Line(row, group.way, alpha, float((group.points @ alpha).median()), typical=float(cosines[best]))]
-
-
-def _unit(v: Tensor) -> Tensor:
-    return torch.div(v, v.norm().clamp_min(1e-30))
 
 
 def _prune(lines: list[Line], typical: list[Line]) -> tuple[list[Line], bool]:

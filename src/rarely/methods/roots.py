@@ -96,12 +96,13 @@ def search_directions(batch: Batch, alpha: Tensor, rounds: int) -> Directions:
         _, gradient = many.gradient_normal((at * current).unsqueeze(1))
         g = gradient.squeeze(1)
         weight = 1 / (1 + 0.5 * i)
-        mixed = (1 - weight) * current + weight * _unit(g)
+        mixed = (1 - weight) * current + weight * unit(g)
         rate = (g * current).sum(1, keepdim=True).abs()
         guess = torch.where(torch.isfinite(t), t, nearest.clamp_max(10.0)).unsqueeze(1)
-        current = _unit(mixed)
+        current = unit(mixed)
     return Directions(best.reshape(rows, starts, d), nearest.reshape(rows, starts))
 
 
-def _unit(v: Tensor) -> Tensor:
+def unit(v: Tensor) -> Tensor:
+    """Vectors (..., d) at length one, zero where they have no direction."""
     return torch.nan_to_num(v / v.norm(dim=-1, keepdim=True).clamp_min(1e-30))
