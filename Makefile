@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint types unit slow docs release-check clean
+.PHONY: setup demo test lint types unit slow fuzz docs release-check clean
 
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
@@ -36,6 +36,11 @@ unit: setup
 
 slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m slow
+
+# Damaged files for every parser, each for so many seconds; what is found goes to findings/.
+SECONDS ?= 60
+fuzz: setup
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/fuzz.py --seconds $(SECONDS)
 
 # Into site/; a broken link, a page outside the navigation or any other warning fails. The variable silences an
 # announcement of the theme's authors.

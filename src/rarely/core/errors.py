@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_LONGEST = 4000  # characters of a sentence: files choose names, keys and values that are quoted
+
 
 class RarelyError(Exception):
     """Base class of all errors raised on purpose by rarely."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 class InputError(RarelyError, ValueError):

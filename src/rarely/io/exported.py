@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rarely.core.errors import FormatError, NetworkError
-from rarely.io.files import one_line
+from rarely.io.files import check_archive, one_line
 
 PROBE_ROWS = 3
 FORCE_SAFE_LOAD = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -79,6 +79,7 @@ class ExportedNetwork(nn.Module):
 
 def load_exported(path: Path, *, trust_pickle: bool) -> ExportedNetwork:
     """Load a `.pt2` archive without letting it run code of its own."""
+    check_archive(path)
     if not trust_pickle:
         _refuse_code(path)
     try:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from rarely.core.errors import FormatError, InputError, NetworkError, UnsupportedOperator
-from rarely.io.files import one_line
+from rarely.io.files import check_archive, exists, is_file, is_zip, one_line
 from rarely.io.onnx.importer import import_onnx
 from rarely.io.onnx.model import is_onnx, split_output
 from rarely.io.onnx.runtime import OnnxRuntimeNetwork, onnxruntime_installed
@@ -108,9 +108,9 @@ def _load(
     name: str, architecture: str | Callable[[], nn.Module] | None, trust_pickle: bool, check: bool
 ) -> BatchFunction:
     path = Path(split_output(name)[0])
-    if not path.exists() and ":" in str(path):
+    if not exists(path) and ":" in str(path):
         return _python_network(name)
-    if not path.is_file():
+    if not is_file(path):
         raise FormatError(path, "there is no such file")
     suffix = path.suffix.lower()
     if suffix == ".safetensors":
@@ -222,8 +222,9 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _is_torchscript(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
+    if not is_zip(path):
         return False
+    check_archive(path)
     with zipfile.ZipFile(path) as archive:
         return any("/code/" in name or name.endswith("/constants.pkl") for name in archive.namelist())
 

@@ -18,6 +18,7 @@ from rarely.core.input_model import Shape
 from rarely.core.problem import Problem
 from rarely.core.properties import LinearConstraint, Property, Within
 from rarely.inputs import Constrained, InputModel, Mixture, adapt_inputs
+from rarely.io.files import is_file, is_folder
 from rarely.io.formats.rlv import read_rlv
 from rarely.io.formats.specification import Polytope, PropertyCase, Specification
 from rarely.io.formats.vnnlib import read_vnnlib
@@ -67,8 +68,8 @@ def load_pair(
     specification = read_vnnlib(property)
     name, output = split_output(path)
     file = Path(name)
-    changed = file.stat().st_mtime_ns if file.is_file() else 0
-    where = str(file.resolve()) + (f":{output}" if output else "") if file.is_file() else str(path)
+    changed = file.stat().st_mtime_ns if is_file(file) else 0
+    where = str(file.resolve()) + (f":{output}" if output else "") if is_file(file) else str(path)
     return _shared_network(where, changed, architecture, trust_pickle), specification
 
 
@@ -78,7 +79,7 @@ def is_rlv(path: str | Path) -> bool:
 
 def rlv_files(path: Path) -> list[Path]:
     """Those of a folder, or the file itself."""
-    files = sorted(file for file in path.iterdir() if is_rlv(file)) if path.is_dir() else [path]
+    files = sorted(file for file in path.iterdir() if is_rlv(file)) if is_folder(path) else [path]
     if not files:
         raise InputError(f"the folder {path} holds no .rlv file")
     return files

@@ -12,9 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MAX_CLAUSES = 100_000  # of a product, which a few lines can make as large as they like
-MAX_WRITTEN = 1_000_000  # of a disjunction, whose parts are written out one by one: nn4sys has 120,000
-MAX_LITERALS = 10_000_000
+from rarely.core.limits import CLAUSES, LITERALS, WRITTEN, Limit
+
 _DIRECTIONS = {"<": (1.0,), ">": (-1.0,), "=": (1.0, -1.0)}
 
 
@@ -116,7 +115,7 @@ def conjoin(parts: Sequence[Dnf], position: int | None = None) -> Dnf:
         if len(part) == 1:
             continue
         literals = len(part) * sum(map(len, clauses)) + len(clauses) * sum(map(len, part))
-        _check_size(len(clauses) * len(part), literals, position, MAX_CLAUSES if len(clauses) > 1 else MAX_WRITTEN)
+        _check_size(len(clauses) * len(part), literals, position, CLAUSES if len(clauses) > 1 else WRITTEN)
         clauses = [left + right for left in clauses for right in part]
     return clauses
 
@@ -124,11 +123,13 @@ def conjoin(parts: Sequence[Dnf], position: int | None = None) -> Dnf:
 def disjoin(parts: Sequence[Dnf], position: int | None = None) -> Dnf:
     """Any of `parts`."""
     clauses = [clause for part in parts for clause in part]
-    _check_size(len(clauses), 0, position, MAX_WRITTEN)
+    _check_size(len(clauses), 0, position, WRITTEN)
     return clauses
 
 
-def _check_size(clauses: int, literals: int, position: int | None, most: int) -> None:
-    if clauses > most or literals > MAX_LITERALS:
-        reason = f"too many combinations of and/or: more than {most:,} clauses; split the property into several files"
+def _check_size(clauses: int, literals: int, position: int | None, most: Limit) -> None:
+    """A few lines can make a product as large as they like; the parts of a disjunction are written out one by one."""
+    what = "the property, with its combinations of and/or multiplied out,"
+    reason = most.excess(clauses, what) or LITERALS.excess(literals, what)
+    if reason is not None:
         raise Rejected(reason, position)

@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rarely.core.limits import LEVELS, WEIGHTS
 from rarely.io.formats._formula import Rejected
-
-MAX_LEVELS = 10_000
-MAX_WEIGHTS = 1 << 28
 
 
 class RlvNode(NamedTuple):
@@ -85,8 +83,9 @@ def build_layers(
     for name in nodes:
         if name in last_use:
             levels.setdefault(level[name], []).append(name)
-    if len(levels) > MAX_LEVELS:
-        raise Rejected(f"the network is more than {MAX_LEVELS} layers deep")
+    too_deep = LEVELS.excess(len(levels), "the network")
+    if too_deep is not None:
+        raise Rejected(too_deep)
 
     layers: list[nn.Module] = []
     state = list(inputs)
@@ -95,8 +94,9 @@ def build_layers(
         names = sorted(levels[depth], key=lambda name: nodes[name].line)
         carried = [name for name in state if last_use.get(name, 0) > depth]
         weights += len(state) * len(names) + len(carried)
-        if weights > MAX_WEIGHTS:
-            raise Rejected(f"the network needs more than {MAX_WEIGHTS} weights", nodes[names[0]].line)
+        too_wide = WEIGHTS.excess(weights, "the network")
+        if too_wide is not None:
+            raise Rejected(too_wide, nodes[names[0]].line)
         column = {name: i for i, name in enumerate(state)}
         groups = [[n for n in names if nodes[n].kind == kind] for kind in ("Linear", "ReLU", "MaxPool")]
         branches = [_layer([nodes[n] for n in group], column, dtype) for group in groups if group]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rarely.core.limits import COEFFICIENTS
 from rarely.io.formats._formula import Atom, Clause, Dnf, Rejected
 
 
@@ -89,6 +90,7 @@ def build_specification(
         xs, ys = _split(clause)
         regions.setdefault(tuple(map(id, xs)), (xs, []))[1].append(ys)
 
+    numbers = 0
     cases: dict[bytes, tuple[_Box, Polytope | None, dict[bytes, Polytope]]] = {}
     for xs, outputs in regions.values():
         box = whole.copy()
@@ -98,6 +100,10 @@ def build_specification(
             continue
         box.check(inputs)
         across = [atom for atom in (*base_x, *xs) if len(atom.terms) > 1]
+        numbers += n_inputs * (4 + len(across)) + n_outputs * sum(len(base_y) + len(ys) for ys in outputs)
+        reason = COEFFICIENTS.excess(numbers, "the property")
+        if reason is not None:
+            raise Rejected(reason)
         constraints = _polytope(across, n_inputs) if across else None
         key = b"".join(side.tobytes() for side in box.arrays()) + (_key(constraints) if constraints else b"")
         _, _, polytopes = cases.setdefault(key, (box, constraints, {}))

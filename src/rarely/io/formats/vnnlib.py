@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from rarely.core.errors import FormatError
+from rarely.core.limits import DEPTH
 from rarely.io.files import read_text
 from rarely.io.formats import _formula
 from rarely.io.formats._formula import Atom, Dnf, Linear, Rejected
 from rarely.io.formats.specification import Input, Polytope, PropertyCase, Specification, build_specification
 
 __all__ = ["Polytope", "PropertyCase", "Specification", "parse_vnnlib", "read_vnnlib"]
-
-MAX_DEPTH: Final = 1000
 
 # Comments, strings, quoted symbols, parentheses, words; the last class keeps a stray quote from vanishing.
 _TOKEN: Final = re.compile(r';[^\n]*|"[^"]*"|\|[^|]*\||[()]|[^\s()";|]+|["|]')
@@ -107,8 +106,8 @@ class _Parser:
         stack: list[_Frame] = []
         for position, token in enumerate(tokens):
             if token == "(":
-                if len(stack) >= MAX_DEPTH:
-                    raise Rejected(f"parentheses are nested more than {MAX_DEPTH} deep", position)
+                if len(stack) >= DEPTH:
+                    raise Rejected(f"parentheses are nested more than {DEPTH} deep", position)
                 stack.append(_Frame(position))
             elif token == ")":
                 if not stack:

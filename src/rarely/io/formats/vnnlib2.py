@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from rarely.core.errors import FormatError, MissingExtra
+from rarely.core.limits import COEFFICIENTS, DEPTH_2
+from rarely.io.files import refuse
 from rarely.io.formats import _formula
 from rarely.io.formats._formula import Dnf, Linear, Rejected
 from rarely.io.formats.specification import Input, Specification, build_specification
 
-# The package parses by recursion in C++: deeper files would end the process instead of raising.
-_MAX_DEPTH = 500
 _REAL_TYPES = frozenset({"Real", "F16", "F32", "F64", "BF16"})
 _COMPARISONS = {"LessThan": "<", "LessEqual": "<=", "GreaterThan": ">", "GreaterEqual": ">=", "Equal": "="}
 
@@ -54,8 +54,8 @@ def _check_text(text: str, source: str) -> None:
         depth += {"(": 1, ")": -1}.get(character, 0)
         if character not in "();":
             reason = f"the character {character!r} stands outside of a comment"
-        elif depth > _MAX_DEPTH:
-            reason = f"parentheses are nested more than {_MAX_DEPTH} deep"
+        elif depth > DEPTH_2:
+            reason = f"parentheses are nested more than {DEPTH_2} deep"
         else:
             continue
         raise FormatError(source, reason, text.count("\n", 0, match.start()) + 1)
@@ -89,6 +89,8 @@ def _specification(query: Any, source: str) -> Specification:
     base = tuple(atom for formula in formulas if len(formula) == 1 for atom in formula[0])
     choices = _formula.conjoin([formula for formula in formulas if len(formula) != 1])
     x, y = network.inputs[0], network.outputs[0]
+    for tensor in (x, y):
+        refuse(source, COEFFICIENTS.excess(16 * math.prod(tensor.shape), f"the tensor {tensor.name}"))
     inputs = [Input(f"{x.name}{list(index)}", None) for index in np.ndindex(*x.shape)]  # the AST has no line
     return build_specification(base, choices, inputs, math.prod(y.shape), source)
 

@@ -25,6 +25,7 @@ import torch
 from torch import fx, nn
 
 from rarely.core.errors import UnsupportedOperator
+from rarely.core.limits import ENTRIES
 from rarely.io.onnx.model import Array
 
 PROBE_BATCH = 3
@@ -75,6 +76,13 @@ Value = Constant | Activation
 
 class IllFormed(ValueError):
     """A node that no implementation could run, such as a product of shapes that do not fit."""
+
+
+def check_size(entries: float, what: str) -> None:
+    """Refuse what a file makes too large, before it is made."""
+    reason = ENTRIES.excess(entries, what)
+    if reason is not None:
+        raise IllFormed(reason)
 
 
 class Builder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import operator
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from torch import fx, nn
 
 from rarely.core.errors import FormatError, NetworkError, RarelyError, UnsupportedOperator
 from rarely.io.onnx import ops, ops_index, ops_linear, ops_pool, ops_shape
+from rarely.io.onnx.allowance import Allowance
 from rarely.io.onnx.builder import (
     HANDLERS,
     PROBE_BATCH,
@@ -28,9 +28,8 @@ from rarely.io.onnx.builder import (
     as_tensor,
 )
 from rarely.io.onnx.compare import compare_with_onnxruntime
+from rarely.io.onnx.folding import fold
 from rarely.io.onnx.model import (
-    MAX_ELEMENTS,
-    Array,
     InputPort,
     OnnxFile,
     blame,
@@ -50,8 +49,6 @@ OLDEST_OPSET = 7
 
 NEVER_FOLDED = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", "If", "Loop", "Scan"})
 SHAPED_BY_INPUT = frozenset({"Compress", "ConstantOfShape", "NonMaxSuppression", "NonZero", "Range", "Unique"})
-SHAPED_BY_VALUE = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "Pad": 1, "Resize": 3, "Upsample": 1}
-"""Operators whose result is as large as the values of this input say."""
 
 
 class ImportedNetwork(fx.GraphModule):
@@ -107,9 +104,10 @@ def build_network(file: OnnxFile) -> ImportedNetwork:
     readers = Counter(name for node in nodes for name in node.input)
     readers[file.output_name] += 1
     windows = Windows()
-    with torch.no_grad():
+    allowance = Allowance()
+    with torch.no_grad(), allowance:
         for node in nodes:
-            convert(file, builder, node, values)
+            convert(file, builder, node, values, allowance)
             windows.follow(file, node, values)
             for name in node.input:
                 # Probe tensors of a deep network would otherwise all stay in memory.
@@ -128,7 +126,7 @@ def build_network(file: OnnxFile) -> ImportedNetwork:
     return _finish(file, port, builder, output)
 
 
-def convert(file: OnnxFile, builder: Builder, node: Any, values: dict[str, Value]) -> None:
+def convert(file: OnnxFile, builder: Builder, node: Any, values: dict[str, Value], allowance: Allowance) -> None:
     """Append one ONNX node to the graph, or fold it, and record its outputs in `values`."""
     import onnx
 
@@ -138,7 +136,7 @@ def convert(file: OnnxFile, builder: Builder, node: Any, values: dict[str, Value
             raise UnsupportedOperator(f"{file.source}: {describe_node(node)} reads the optional output {name!r}")
     known = node.domain in ("", "ai.onnx")
     if known and node.op_type not in NEVER_FOLDED and not any(isinstance(v, Activation) for v in inputs):
-        results: Sequence[Value] = fold(file, node, inputs)
+        results: Sequence[Value] = fold(file, node, inputs, allowance)
     elif known and node.op_type in HANDLERS:
         attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
         operation = OnnxNode(node.op_type, inputs, attributes, file.opset, len(node.output))
@@ -164,56 +162,6 @@ def convert(file: OnnxFile, builder: Builder, node: Any, values: dict[str, Value
         if isinstance(result, Activation) and result.probe.shape[:1] != (PROBE_BATCH,):
             raise UnsupportedOperator(f"{file.source}: {describe_node(node)} mixes the rows of a batch")
         values[name] = result
-
-
-def fold(file: OnnxFile, node: Any, inputs: Sequence[Value | None]) -> list[Value]:
-    """Evaluate a node whose inputs are all constants, such as the arithmetic behind a Reshape target."""
-    import onnx
-    from onnx.reference import ReferenceEvaluator
-
-    if node.op_type in ("Dropout", "Identity") and isinstance(inputs[0], Constant):
-        return [inputs[0]]
-    feeds: dict[str, Array] = {}
-    for name, value in zip(node.input, inputs, strict=True):
-        if isinstance(value, Constant):
-            feeds[name] = value.array
-    if _requested(node, [value.array if isinstance(value, Constant) else None for value in inputs]) > MAX_ELEMENTS:
-        raise FormatError(file.source, f"{describe_node(node)} asks for too large a tensor")
-    try:
-        # A model rather than the bare node: only with one does the evaluator respect the operator set.
-        make, element = onnx.helper.make_tensor_value_info, onnx.helper.np_dtype_to_tensor_dtype
-        graph = onnx.helper.make_graph(
-            [node],
-            "fold",
-            [make(name, element(array.dtype), array.shape) for name, array in feeds.items()],
-            [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name],
-        )
-        opset = onnx.helper.make_opsetid("", file.opset)
-        outputs = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=[opset])).run(None, feeds)
-    except Exception as error:  # the reference implementation raises whatever numpy does
-        raise blame(file, describe_node(node), error) from error
-    if not all(isinstance(array, np.ndarray | np.generic) for array in outputs):
-        raise UnsupportedOperator(f"{file.source}: {describe_node(node)} does not give a tensor")
-    named = dict(zip((name for name in node.output if name), outputs, strict=True))
-    return [Constant(np.asarray(named.get(name, np.empty(0)))) for name in node.output]
-
-
-def _requested(node: Any, arrays: Sequence[Array | None]) -> float:
-    """At most how many entries the result has, where numbers in the file decide that."""
-    if node.op_type == "Range":
-        start, limit, step = (float(array.item()) for array in arrays if array is not None)
-        return (limit - start) / step
-    index = SHAPED_BY_VALUE.get(node.op_type, len(arrays))
-    shape = arrays[index] if index < len(arrays) else None
-    if shape is None:
-        return 0.0
-    if node.op_type in ("ConstantOfShape", "Expand", "Resize"):
-        return math.prod(float(n) for n in shape.reshape(-1))
-    data = arrays[0]
-    assert data is not None
-    if node.op_type == "Pad":
-        return math.prod(float(size) + 2.0 * float(np.abs(shape).max(initial=0)) for size in data.shape)
-    return data.size * math.prod(float(n) for n in shape.reshape(-1))  # repeats, or scales
 
 
 def _finish(file: OnnxFile, port: InputPort, builder: Builder, output: Activation) -> ImportedNetwork:

@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rarely.core.errors import FormatError, NetworkError, RarelyError, UnsupportedOperator
-from rarely.io.files import one_line, read_bytes, unpacked
-
-MAX_ELEMENTS = 2**25
-"""No activation of one row may have more entries: a damaged dimension must not exhaust the memory."""
+from rarely.core.limits import ENTRIES, MEMORY, NODES
+from rarely.io.files import exists, one_line, read_bytes, refuse, unpacked
 
 _WITH_OUTPUT = re.compile(r"(.+\.onnx(?:\.gz)?):(.+)", re.IGNORECASE | re.DOTALL)
 
@@ -77,7 +75,7 @@ def is_onnx(path: str | Path) -> bool:
 def split_output(path: str | Path) -> tuple[str, str | None]:
     """File and output of `net.onnx:output`; a file whose own name has a colon in it comes first."""
     named = _WITH_OUTPUT.fullmatch(str(path))
-    return (str(path), None) if named is None or Path(path).exists() else (named[1], named[2])
+    return (str(path), None) if named is None or exists(path) else (named[1], named[2])
 
 
 def read_onnx(source: str | Path | bytes, output: str | None = None) -> OnnxFile:
@@ -92,7 +90,7 @@ def read_onnx(source: str | Path | bytes, output: str | None = None) -> OnnxFile
     if not isinstance(source, bytes):
         source, chosen = split_output(source)
         output = output or chosen
-    data = unpacked(source) if isinstance(source, bytes) else read_bytes(source)
+    data = unpacked(source, name) if isinstance(source, bytes) else read_bytes(source)
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's DecodeError is not exported under a stable name
@@ -101,13 +99,50 @@ def read_onnx(source: str | Path | bytes, output: str | None = None) -> OnnxFile
         raise FormatError(name, "not an ONNX file: it holds no graph with nodes and a named output")
     try:
         if not isinstance(source, bytes):
-            onnx.external_data_helper.load_external_data_for_model(model, str(Path(source).resolve().parent))
+            folder = Path(source).resolve().parent
+            _check_external_data(model, folder, name)
+            onnx.external_data_helper.load_external_data_for_model(model, str(folder))
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
+    except RarelyError:
+        raise
     except Exception as error:  # onnx raises its own unrelated types for missing, foreign or short data files
         raise FormatError(name, f"its external data or local functions cannot be read ({error})") from error
     _keep_output(model, name, output)
-    return OnnxFile(model, name)
+    file = OnnxFile(model, name)
+    _drop_unused(file)
+    return file
+
+
+def _drop_unused(file: OnnxFile) -> None:
+    """Leave away nodes that the output does not depend on: onnxruntime would run them, however much they take."""
+    graph = file.model.graph
+    stored = [*(tensor.name for tensor in graph.initializer), *(part.values.name for part in graph.sparse_initializer)]
+    needed = needed_nodes(file, {*stored, *(value.name for value in graph.input)})
+    refuse(file.source, NODES.excess(len(needed), "the graph"))
+    nested = any(entry.HasField("g") or entry.graphs for node in graph.node for entry in node.attribute)
+    if len(needed) < len(graph.node) and not nested:  # a graph inside of a node may read what no input names
+        del graph.node[:]
+        graph.node.extend(needed)
+
+
+def _check_external_data(model: Any, folder: Path, source: str) -> None:
+    """Before any of it is read: parts of a few real bytes may be named as often as a file likes."""
+    from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors, uses_external_data
+
+    total = 0
+    for tensor in _get_all_tensors(model):
+        if not uses_external_data(tensor):
+            continue
+        info = ExternalDataInfo(tensor)
+        if Path(info.location).is_absolute() or ".." in Path(info.location).parts:
+            raise FormatError(source, f"its external data {info.location[:120]!r} lies outside of its folder")
+        size = (folder / info.location).stat().st_size
+        start, length = int(info.offset or 0), int(info.length or 0)
+        if start < 0 or length < 0 or start + length > size:
+            raise FormatError(source, f"its external data {info.location[:120]!r} has {size:,} bytes, fewer than named")
+        total += length or size - start
+        refuse(source, MEMORY.excess(total, "its external data"))
 
 
 def _keep_output(model: Any, source: str, wanted: str | None) -> None:
@@ -179,8 +214,7 @@ def input_port(file: OnnxFile) -> InputPort:
             f"{file.source}: input {inputs[0].name!r} leaves a dimension other than the batch open; "
             "export the network with fixed sizes"
         )
-    if math.prod(shape) > MAX_ELEMENTS:
-        raise FormatError(file.source, f"an input of shape {shape} is too large")
+    refuse(file.source, ENTRIES.excess(math.prod(shape), f"an input of shape {shape}"))
     return InputPort(inputs[0].name, float_type(file, tensor_type.elem_type), shape, has_batch)
 
 

@@ -9,8 +9,18 @@ import torch
 from torch import fx, nn
 
 from rarely.core.errors import UnsupportedOperator
-from rarely.io.onnx.builder import Activation, Builder, Constant, IllFormed, OnnxNode, Value, converts, normal_axis
-from rarely.io.onnx.model import MAX_ELEMENTS, Array
+from rarely.io.onnx.builder import (
+    Activation,
+    Builder,
+    Constant,
+    IllFormed,
+    OnnxNode,
+    Value,
+    check_size,
+    converts,
+    normal_axis,
+)
+from rarely.io.onnx.model import Array
 
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
@@ -26,8 +36,7 @@ def _one_hot(builder: Builder, op: OnnxNode) -> Value:
     axis = normal_axis(op.attr("axis", -1), rank)
     shape = list(indices.shape)
     shape.insert(axis, 1)
-    if math.prod(shape) * depth > MAX_ELEMENTS:
-        raise IllFormed(f"a depth of {depth} gives too large a tensor")
+    check_size(math.prod(shape) * depth, f"the result of a depth of {depth}")
     if indices.probe.is_floating_point():
         indices = builder.method("to", indices, torch.int64)
     column = builder.view(indices, shape)

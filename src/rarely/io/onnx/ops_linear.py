@@ -19,10 +19,11 @@ from rarely.io.onnx.builder import (
     OnnxNode,
     Value,
     as_tensor,
+    check_size,
     converts,
     normal_axis,
 )
-from rarely.io.onnx.model import MAX_ELEMENTS, Array
+from rarely.io.onnx.model import Array
 
 CONVOLUTIONS: dict[int, type[nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED: dict[int, type[nn.Module]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -211,8 +212,7 @@ def pad_with_number(builder: Builder, x: Activation, pads: Pads, value: float) -
     if all(entry == (0, 0) for entry in pads):
         return x
     grown = math.prod(size + sum(p) for size, p in zip(x.tail[-len(pads) :], pads, strict=True))
-    if grown > MAX_ELEMENTS:
-        raise IllFormed(f"padding by {pads} gives too large a tensor")
+    check_size(grown, f"the result of padding by {pads}")
     flat = tuple(n for entry in reversed(pads) for n in entry)
     return builder.call(F.pad, x, flat, mode="constant", value=value)
 

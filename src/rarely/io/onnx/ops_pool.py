@@ -9,8 +9,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from rarely.io.onnx.builder import Activation, Builder, Constant, IllFormed, OnnxNode, Value, converts
-from rarely.io.onnx.model import MAX_ELEMENTS, Array
+from rarely.io.onnx.builder import (
+    Activation,
+    Builder,
+    Constant,
+    IllFormed,
+    OnnxNode,
+    Value,
+    check_size,
+    converts,
+)
+from rarely.io.onnx.model import Array
 from rarely.io.onnx.ops_linear import Pads, pad_with_number, window_pads
 
 MAX_POOLS: dict[int, type[nn.Module]] = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}
@@ -102,8 +111,8 @@ def _resize(builder: Builder, op: OnnxNode) -> Value:
         rounding = op.attr("nearest_mode", "round_prefer_floor")
     targets = _resize_targets(op, x.shape)
     points = {axis: _source_points(op, coordinates, *target) for axis, target in targets.items()}
-    if math.prod(len(points[axis]) if axis in points else size for axis, size in enumerate(x.shape)) > MAX_ELEMENTS:
-        raise IllFormed("resizing gives too large a tensor")
+    grown = math.prod(len(points[axis]) if axis in points else size for axis, size in enumerate(x.shape))
+    check_size(grown, "what resizing gives")
     if mode == "nearest":
         indices = {axis: _nearest(op, rounding, points[axis], x.shape[axis]) for axis in points}
         factors = [_repeats(indices.get(axis), size) for axis, size in enumerate(x.shape)]
@@ -139,7 +148,8 @@ def _resize_targets(op: OnnxNode, shape: tuple[int, ...]) -> dict[int, tuple[int
     for position, axis in enumerate(axes):
         scale = scales[position]
         size = sizes[position] if sizes is not None else math.floor(shape[axis] * scale)
-        if size < 1 or size > MAX_ELEMENTS:
+        check_size(size, f"axis {axis}, resized,")
+        if size < 1:
             raise IllFormed(f"cannot resize axis {axis} to {size}")
         if scale != 1:
             targets[axis] = (shape[axis], size, scale)

@@ -7,8 +7,17 @@ import math
 import numpy as np
 import torch
 
-from rarely.io.onnx.builder import Activation, Builder, Constant, IllFormed, OnnxNode, Value, converts, normal_axis
-from rarely.io.onnx.model import MAX_ELEMENTS
+from rarely.io.onnx.builder import (
+    Activation,
+    Builder,
+    Constant,
+    IllFormed,
+    OnnxNode,
+    Value,
+    check_size,
+    converts,
+    normal_axis,
+)
 from rarely.io.onnx.ops_index import moved_window
 from rarely.io.onnx.ops_linear import Pads, pad_with_number, transpose
 
@@ -174,8 +183,7 @@ def _pad(builder: Builder, op: OnnxNode) -> Value:
     if mode not in ("reflect", "edge", "wrap"):
         raise op.refuse(f"mode={mode!r}")
     for axis, (_, (begin, end)) in zip(torch_axes, padded, strict=True):
-        if max(begin, end) > MAX_ELEMENTS:
-            raise IllFormed(f"padding by {(begin, end)} gives too large a tensor")
+        check_size(max(begin, end), f"a padding by {(begin, end)}")
         positions = np.pad(np.arange(x.probe.shape[axis]), (max(begin, 0), max(end, 0)), mode=mode)
         x = builder.select(x, axis, positions[max(-begin, 0) : len(positions) - max(-end, 0)])
     return x
@@ -187,8 +195,7 @@ def _expand(builder: Builder, op: OnnxNode) -> Value:
     shape = np.broadcast_shapes(x.shape, tuple(int(n) for n in op.array(1)))
     if shape == x.shape:
         return x
-    if math.prod(shape) > MAX_ELEMENTS:
-        raise IllFormed(f"expanding to {shape} gives too large a tensor")
+    check_size(math.prod(shape), f"the result of expanding to {shape}")
     x = builder.view(x, (1,) * (len(shape) - len(x.shape)) + x.shape)
     if shape[0] != 1:
         x = builder.rows(x)
@@ -199,8 +206,7 @@ def _expand(builder: Builder, op: OnnxNode) -> Value:
 def _tile(builder: Builder, op: OnnxNode) -> Value:
     x = op.activation()
     repeats = [int(n) for n in op.array(1)]
-    if math.prod(repeats) * math.prod(x.shape) > MAX_ELEMENTS:
-        raise IllFormed(f"tiling by {repeats} gives too large a tensor")
+    check_size(math.prod(repeats) * math.prod(x.shape), f"the result of tiling by {repeats}")
     if repeats[0] != 1:
         x = builder.rows(x)
     return builder.call(torch.tile, x, (1, *(repeats[1:] if x.carrying else repeats)))

@@ -28,7 +28,12 @@ class OnnxRuntimeNetwork:
     differentiable = False
 
     def __init__(self, source: str | Path | bytes) -> None:
-        self._open(read_onnx(source))
+        from rarely.io.onnx.trial import try_apart
+
+        file = read_onnx(source)
+        if onnxruntime_installed():
+            try_apart(file, input_port(file))
+        self._open(file)
 
     def _open(self, file: OnnxFile) -> None:
         self._file = file

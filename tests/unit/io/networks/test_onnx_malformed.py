@@ -85,10 +85,10 @@ def test_no_operator_set(tmp_path: Path) -> None:
 
 
 def test_huge_dimensions(tmp_path: Path) -> None:
-    expect_format_error(tmp_path, single_op("Relu", (1, 2**40)), "too large")
+    expect_format_error(tmp_path, single_op("Relu", (1, 2**40)), "is too large")
     nodes = [helper.make_node("ConstantOfShape", ["s"], ["c"]), node("Add", "x c", "y")]
     huge = graph(nodes, (1, 4), {"s": np.array([2**20, 2**20], np.int64)})
-    expect_format_error(tmp_path, huge, "too large")
+    expect_format_error(tmp_path, huge, "is too large")
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

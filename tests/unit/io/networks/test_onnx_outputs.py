@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx_models import arr, graph, node
 
 from rarely.campaign.benchmark import decide_files
-from rarely.campaign.tasks import locate
+from rarely.campaign.content import locate
 from rarely.core.errors import FormatError, NetworkError
 from rarely.io.networks import load_network
 from rarely.io.onnx.importer import import_onnx
@@ -99,9 +99,9 @@ def test_problems_verdicts_and_plans_take_the_name(file: Path) -> None:
     assert answer.verdict == "sat"
     assert answer.counterexample is not None
     assert answer.counterexample.y.sum() == pytest.approx(1.0)
-    located = locate("net.onnx:probabilities", file.parent)
+    located = locate("net.onnx:probabilities", file.parent).file
     assert located.path == f"{file}:probabilities"
-    assert located.digest == locate("net.onnx", file.parent).digest
+    assert located.digest != locate("net.onnx:label", file.parent).file.digest
 
 
 def test_names_with_colons(tmp_path: Path) -> None:
