@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rarely.campaign.store import Header, Record, WitnessSet
+from rarely.campaign.store import Header, Record
+from rarely.campaign.witnesses import WitnessSet
 from rarely.core.evidence import SPLITTING, Draws, Number
 from rarely.questions.result import Estimate, Outcome
 from rarely.stats.statistic import Interval, LogNormal

@@ -16,6 +16,8 @@ from rarely import (
     Gaussian,
     ImportanceSampling,
     LineSampling,
+    LpBall,
+    Misclassification,
     MonteCarlo,
     Outcome,
     Problem,
@@ -215,7 +217,8 @@ def test_laws_of_evidence(estimator: Estimator, limit: int | None, threshold: fl
     assert result.interval.high <= 0
     said = [record.statistic.upper(0.95) for record in result.evidence if isinstance(record, Number)]
     assert result.upper_bound <= max([draws.statistic.upper(0.95), *said]), "no bound but what some evidence says"
-    assert not (found and result.outcome in (Outcome.BELOW_FLOOR, Outcome.PROVED_SAFE, Outcome.OUT_OF_BUDGET))
+    assert not (found and result.outcome in (Outcome.BELOW_FLOOR, Outcome.PROVED_SAFE))
+    assert not (found and result.outcome is Outcome.OUT_OF_BUDGET and limit is None)
     assert found == (len(result.witnesses) > 0)
     for record in result.evidence:
         assert record.sentence
@@ -341,3 +344,30 @@ def test_the_default_estimator_runs_on_any_model() -> None:
 def test_kernels_with_settings_are_described() -> None:
     result = estimate(above(1.5), Splitting(100, islands=2, kernel=PCN(scale=0.3)))
     assert result.provenance["estimator"]["kernel"]["scale"] == 0.3
+
+
+class _Linear(nn.Module):
+    def __init__(self, size: int, lead: float) -> None:
+        super().__init__()
+        weight = torch.randn(size, 2, generator=torch.Generator().manual_seed(1))
+        self.weight, self.lead = nn.Parameter(weight, requires_grad=False), torch.tensor([lead, 0.0])
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.lead
+
+
+@pytest.mark.parametrize("calls", [1, 10, 100, 1000])
+@pytest.mark.parametrize("name", registry.ESTIMATORS)
+def test_a_budget_that_is_the_reason_is_said_to_be(name: str, calls: int) -> None:
+    """Also where violations were found, and only the number is missing."""
+    for size, lead in ((4, 0.5), (4, 2.0), (10, 6.0), (50, 3.0)):
+        for norm in ("inf", "2"):
+            problem = Problem(_Linear(size, lead), Misclassification(0), LpBall(torch.zeros(size), 1.0, norm))
+            result = estimate(problem, registry.make_estimator(name, None, {}), seed=0, max_evaluations=calls)
+            assert result.outcome is not Outcome.STALLED, result.notes
+
+
+def test_without_a_limit_what_stalls_is_not_called_a_budget() -> None:
+    result = estimate(above(2.5), LineSampling(), seed=0)
+    assert result.outcome is not Outcome.OUT_OF_BUDGET

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rarely.campaign.tables import write_csv
+from rarely.campaign.tables import from_csv, write_csv
 from rarely.core.errors import InputError, RarelyError
 from rarely.io.formats.vnncomp import Instance, instance_name, read_result, write_result
 from rarely.io.problems import load_pair, problems_from
@@ -94,11 +94,11 @@ def _kept(names: Sequence[str], folder: Path) -> dict[str, Answer]:
     rows: dict[str, dict[str, str]] = {}
     if (folder / _SUMMARY).is_file():
         with (folder / _SUMMARY).open(newline="", encoding="utf-8") as lines:
-            rows = {row["instance"]: row for row in csv.DictReader(lines)}
+            rows = {from_csv(row["instance"]): row for row in csv.DictReader(lines)}
     kept = {}
     for name in names:
         file = folder / f"{name}.txt"
         if file.exists():
             row = rows.get(file.name, {"seconds": "0", "comment": ""})
-            kept[name] = Answer(read_result(file).verdict, float(row["seconds"]), row["comment"], kept=True)
+            kept[name] = Answer(read_result(file).verdict, float(row["seconds"]), from_csv(row["comment"]), kept=True)
     return kept

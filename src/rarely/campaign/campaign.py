@@ -17,9 +17,10 @@ from typing import Any, Literal
 import torch
 
 from rarely import __version__
-from rarely.campaign.driver import Driver, Watch
+from rarely.campaign.driver import Driver, Standing, Watch
 from rarely.campaign.engines import Engine, LocalEngine
 from rarely.campaign.expansion import Expansion, expand_plan
+from rarely.campaign.host import OUT_OF_TIME, Limits
 from rarely.campaign.plan import read_plan
 from rarely.campaign.store import Header, Store
 from rarely.campaign.tasks import Chunk, digest
@@ -40,6 +41,7 @@ class PlanSummary:
     groups: tuple[tuple[str, int], ...]  # what shares chunks, in words, and its number of problems
     settings: tuple[str, ...]  # of the estimator
     calls: int  # network calls in all, a rough guess: for events of log p near -20
+    uncovered: tuple[str, ...]  # what may decide the numbers and is not in the fingerprint, in words
 
 
 class Campaign:
@@ -74,6 +76,7 @@ class Campaign:
             len(self), self.expansion.chunk_count,
             tuple(dict.fromkeys(group.network for group in self.expansion.groups if group.network)),
             tuple(groups), tuple(table.shown for table in settings), sum(each) * len(self) // len(settings),
+            self.expansion.uncovered,
         )  # fmt: skip
 
     def run(
@@ -106,18 +109,27 @@ class Campaign:
                 put_aside(folder)
             writer = Writer(folder)
             stack.callback(writer.close)
+            self.expansion = self.expansion.built()
             fingerprint = self._fingerprint(device)
             tasks = (task for chunk in self.expansion.chunks(device) for task in chunk.tasks)
-            writer.begin(self._header(folder, fingerprint), fingerprint, tasks)
+            plan = "campaign.toml" if self.source is None else self.source.resolve()
+            command = run_command(plan, folder.resolve(), engine, workers, scheduler, device)
+            header = self._header(command, fingerprint)
+            writer.begin(header, fingerprint, tasks, self.expansion.uncovered)
             with Store.open(folder) as store:
                 counts = store.counts()
-            known = (len(self), counts["done"], counts["failed"])
+                late = sum(record.reason.startswith(OUT_OF_TIME) for record in store.records("failed"))
+            before = Standing(len(self), counts["done"], counts["failed"], 0, 0, 0, 0.0, late)
+            if retry_failed and counts["failed"]:  # their chunks run again whole, what is done in them, too
+                left = sum(len(chunk.tasks) for chunk in self._missing(writer, device, failed_too=False))
+                before = Standing(len(self), len(self) - left, 0, 0, 0, 0, 0.0)
             missing = self._missing(writer, device, failed_too=not retry_failed)
             if (first := next(missing, None)) is not None:
                 self._rehearse()
-                runs_on = _engine(engine, workers or os.cpu_count() or 1, scheduler, device)
+                limits = Limits(self.plan.budget.seconds, self.plan.budget.chunk_seconds)
+                runs_on = _engine(engine, workers or os.cpu_count() or 1, scheduler, device, limits)
                 stack.callback(runs_on.close)
-                Driver(writer, runs_on, self.plan.campaign.seed, known, watch).run(chain([first], missing))
+                Driver(writer, runs_on, self.plan.campaign.seed, before, watch).run(chain([first], missing))
         return Store.open(folder)
 
     def _missing(self, writer: Writer, device: str, *, failed_too: bool) -> Iterator[Chunk]:
@@ -139,29 +151,34 @@ class Campaign:
     def _fingerprint(self, device: str) -> dict[str, str]:
         return {**self.expansion.fingerprint, "device": device, "rarely": __version__, "torch": torch.__version__}
 
-    def _header(self, folder: Path, fingerprint: dict[str, str]) -> Header:
+    def _header(self, command: str, fingerprint: dict[str, str]) -> Header:
         versions = {
             "rarely": fingerprint["rarely"],
             "torch": fingerprint["torch"],
             "python": platform.python_version(),
             "platform": platform.platform(),
         }
-        plan = "campaign.toml" if self.source is None else str(self.source.resolve())
-        words = ["rarely", "campaign", "run", plan, "--out", str(folder.resolve())]
-        words += ["--device", fingerprint["device"]] if fingerprint["device"] != "auto" else []
         general = self.plan.campaign
         return Header(
             general.name or "campaign", self.plan.to_toml(), digest(f"{k}={v}" for k, v in fingerprint.items()),
-            general.seed, datetime.now(UTC).isoformat(timespec="seconds"), versions,
-            shlex.join(words),
+            general.seed, datetime.now(UTC).isoformat(timespec="seconds"), versions, command,
         )  # fmt: skip
 
 
-def _engine(engine: str | Engine, workers: int, scheduler: str | None, device: str) -> Engine:
+def run_command(
+    plan: str | Path, out: Path, engine: str | Engine, workers: int | None, scheduler: str | None, device: str
+) -> str:
+    """How to run it again, with what was given."""
+    given = {"--engine": engine, "--workers": workers, "--scheduler": scheduler, "--device": device}
+    words = [(name, str(v)) for name, v in given.items() if isinstance(v, str | int) and v not in ("local", "auto")]
+    return shlex.join(["rarely", "campaign", "run", str(plan), "--out", str(out), *chain(*words)])
+
+
+def _engine(engine: str | Engine, workers: int, scheduler: str | None, device: str, limits: Limits) -> Engine:
     if not isinstance(engine, str):
         return engine
     if engine == "local":
-        return LocalEngine(workers)
+        return LocalEngine(workers, limits)
     from rarely.campaign.dask_engine import DaskEngine
 
-    return DaskEngine(workers, scheduler, device)
+    return DaskEngine(workers, scheduler, device, limits)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from heapq import nlargest
 from statistics import fmean, median, stdev
+from typing import Any
 
 from rarely.campaign.store import Record, Store
 from rarely.core.errors import InputError
@@ -33,6 +38,13 @@ class Pair:
             return _ONE_SIDED[_violates(self.a), _violates(self.b)]
         return "B fails more" if self.low > 0 else "B fails less" if self.high < 0 else "no clear difference"
 
+    @property
+    def weight(self) -> tuple[int, float]:
+        """Clear differences by size, then those that may be chance, then what only one has, then nothing to compare."""
+        if self.difference is not None:
+            return 4 if "fails" in self.verdict else 3, abs(self.difference)
+        return 2 if "only" in self.verdict else 0 if "either" in self.verdict else 1, 0.0
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -44,17 +56,40 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    confidence: float
-    pairs: tuple[Pair, ...]
+class Matches:
+    """Which problems two stores share, as places in their plans: sixteen bytes a problem."""
+
+    a: Store
+    b: Store
+    places: tuple[array[int], array[int]]
     only_a: int  # problems that the other campaign does not have
     only_b: int
-    unfinished: int  # pairs of which one half is waiting or failed
+
+    def pairs(self) -> Iterator[Pair]:
+        """Those that are done in both, in the order of A, read from the stores one at a time."""
+        for one, other in zip(*self.places, strict=True):
+            pair = _pair(self.a.at(one), self.b.at(other))
+            if pair is not None:
+                yield pair
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What all pairs come to; the pairs themselves are read from the stores when they are asked for."""
+
+    matches: Matches
+    confidence: float
+    done: int  # pairs with an estimate on both sides
+    undefined: int  # of these, those without a difference
+    verdicts: dict[str, int]
+    largest: tuple[Pair, ...]  # a few, by weight
     mean: Spread | None  # of the differences, over problems; None with fewer than two
     median: Spread | None
 
-    def verdicts(self) -> dict[str, int]:
-        return dict(Counter(pair.verdict for pair in self.pairs).most_common())
+    @property
+    def unfinished(self) -> int:
+        """Pairs of which one half is waiting or failed."""
+        return len(self.matches.places[0]) - self.done
 
 
 _ONE_SIDED = {
@@ -65,33 +100,64 @@ _ONE_SIDED = {
 }
 
 
-def compare_stores(a: Store, b: Store) -> Comparison:
+def compare_stores(a: Store, b: Store, shown: int = 20) -> Comparison:
     """Match problems by all but their network: item, norm, radius, replicate, and settings where a plan has several.
 
-    Where a campaign has several networks, problems are matched by the network's name, too.
+    Where a campaign has several networks, problems are matched by the network's name, too. Memory grows by a few
+    numbers a problem.
     """
-    sides = [list(store.records()) for store in (a, b)]
-    by_name = any(len({record.network for record in side}) > 1 for side in sides)
-    left, right = ({_identity(record, by_name): record for record in side} for side in sides)
-    shared = [identity for identity in left if identity in right]
-    if not shared:
-        raise InputError(
-            f"{a.path.parent} and {b.path.parent} have no problem in common: problems are matched by item, norm, "
-            f"radius and replicate{', and by the name of the network, since there are several' if by_name else ''}"
-        )
-    pairs = tuple(filter(None, (_pair(left[identity], right[identity]) for identity in shared)))
-    confidence = _confidence(pairs)
-    differences = [pair.difference for pair in pairs if pair.difference is not None]
+    matches = _matches(a, b)
+    differences, verdicts, confidences = array("d"), Counter[str](), set[float]()
+
+    def counted() -> Iterator[Pair]:
+        for pair in matches.pairs():
+            verdicts[pair.verdict] += 1
+            confidences.update(record.estimate.interval.confidence for record in (pair.a, pair.b) if record.estimate)
+            if pair.difference is not None:
+                differences.append(pair.difference)
+            yield pair
+
+    largest = nlargest(shown, counted(), key=lambda pair: pair.weight)
+    if len(confidences) > 1:
+        raise InputError(f"the campaigns have intervals of confidence {sorted(confidences)}; compare needs one")
+    confidence, done = confidences.pop() if confidences else 0.95, verdicts.total()
     return Comparison(
-        confidence, pairs, len(left) - len(shared), len(right) - len(shared), len(shared) - len(pairs),
+        matches, confidence, done, done - len(differences), dict(verdicts.most_common()), tuple(largest),
         _mean(differences, confidence), _median(differences, confidence),
     )  # fmt: skip
 
 
-def _identity(record: Record, by_name: bool) -> tuple[str, int]:
-    """A problem's name without its network and its replicate, and these where they count."""
-    words = record.name.removesuffix(f" #{record.replicate}")
-    return words if by_name else words.removeprefix(f"{record.network} "), record.replicate
+def _matches(a: Store, b: Store) -> Matches:
+    """By a table of SQLite's own, which goes to disk where it is large."""
+    by_name = any(len({row[3] for row in store.rows()}) > 1 for store in (a, b))
+    places = array("q"), array("q")
+    with closing(sqlite3.connect("")) as tables:
+        sizes = []
+        for side, store in (("a", a), ("b", b)):
+            tables.execute(
+                f"CREATE TABLE {side} (words TEXT, replicate INTEGER, place INTEGER, PRIMARY KEY (words, replicate)) "
+                "WITHOUT ROWID"
+            )
+            rows = (_identity(row, by_name) for row in store.rows())
+            tables.executemany(f"INSERT OR REPLACE INTO {side} VALUES (?, ?, ?)", rows)
+            sizes.append(tables.execute(f"SELECT count(*) FROM {side}").fetchone()[0])
+        shared = "SELECT a.place, b.place FROM a JOIN b USING (words, replicate) ORDER BY a.place"
+        for found in tables.execute(shared):
+            for column, place in zip(places, found, strict=True):
+                column.append(place)
+    if not places[0]:
+        raise InputError(
+            f"{a.path.parent} and {b.path.parent} have no problem in common: problems are matched by item, norm, "
+            f"radius and replicate{', and by the name of the network, since there are several' if by_name else ''}"
+        )
+    return Matches(a, b, places, sizes[0] - len(places[0]), sizes[1] - len(places[0]))
+
+
+def _identity(row: tuple[Any, ...], by_name: bool) -> tuple[str, int, int]:
+    """A problem's name without its network and its replicate, these where they count, and its place."""
+    place, _, name, network, *_, replicate = row[:9]
+    words = name.removesuffix(f" #{replicate}")
+    return words if by_name else words.removeprefix(f"{network} "), replicate, place
 
 
 def _pair(a: Record, b: Record) -> Pair | None:
@@ -107,14 +173,6 @@ def _pair(a: Record, b: Record) -> Pair | None:
     below = math.hypot(y.log_prob - y.interval.low, x.interval.high - x.log_prob)
     above = math.hypot(y.interval.high - y.log_prob, x.log_prob - x.interval.low)
     return Pair(name, a, b, difference, difference - below, difference + above)
-
-
-def _confidence(pairs: Sequence[Pair]) -> float:
-    """That of the estimates, which is then that of the comparison."""
-    found = {record.estimate.interval.confidence for pair in pairs for record in (pair.a, pair.b) if record.estimate}
-    if len(found) > 1:
-        raise InputError(f"the campaigns have intervals of confidence {sorted(found)}; compare needs one")
-    return found.pop() if found else 0.95
 
 
 def _violates(record: Record) -> bool:

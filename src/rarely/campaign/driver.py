@@ -1,6 +1,7 @@
 """The loop of a running campaign: chunks out, answers in, results into the store, a word on how it stands.
 
-A chunk that fails is tried three times, then one problem at a time, so that only the guilty are failed.
+A chunk that fails is tried three times, then one problem at a time, so that only the guilty are failed. One that is out
+of time is not tried again before that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rarely.campaign.engines import Engine
+from rarely.campaign.engines import Engine, MayWait
+from rarely.campaign.host import OUT_OF_TIME
 from rarely.campaign.tasks import Chunk, ChunkAnswer, make_chunk
 from rarely.campaign.writer import TaskResult, Writer
 
@@ -29,6 +31,8 @@ class Standing:
     calls: int  # network calls of this run, a gradient counted as three
     fresh: int  # problems finished by this run
     seconds: float  # of this run
+    late: int = 0  # of the failed: out of time
+    waiting: str = ""  # what the workers wait for, in words; empty while they work
 
     @property
     def calls_per_second(self) -> float:
@@ -47,10 +51,10 @@ Watch = Callable[[Standing], None]
 class Driver:
     """Runs what is missing. It may be stopped at any moment; the next one goes on from the store."""
 
-    def __init__(self, writer: Writer, engine: Engine, seed: int, known: tuple[int, int, int], watch: Watch) -> None:
+    def __init__(self, writer: Writer, engine: Engine, seed: int, before: Standing, watch: Watch) -> None:
         self._writer, self._engine, self._watch = writer, engine, watch
         self._retries = Retries(seed)
-        self._total, self._done, self._failed = known
+        self._total, self._done, self._failed, self._late = before.total, before.done, before.failed, before.late
         self._running = self._calls = self._fresh = 0
         self._started = time.monotonic()
 
@@ -58,10 +62,8 @@ class Driver:
         """Drive all chunks through the engine; only as many as it takes at once are in memory."""
         self._watch(self.standing())
         while True:
-            for chunk in self._next(missing):
-                self._engine.submit(chunk)
-                self._running += len(chunk.tasks)
-            if not self._running:
+            left = self._submit(missing)
+            if not left and not self._running:
                 return
             for answer in self._engine.completed(_PATIENCE):
                 self._running -= len(answer.chunk.tasks)
@@ -71,24 +73,31 @@ class Driver:
                     self._count(results)
             self._watch(self.standing())
 
-    def _next(self, missing: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _submit(self, missing: Iterator[Chunk]) -> bool:
+        """Give the engine what it takes; False where nothing is left, so far as the engine let us look."""
         waiting = self._retries.waiting
         while self._engine.free():
             chunk = waiting.popleft() if waiting else next(missing, None)
             if chunk is None:
-                return
-            yield chunk
+                return False
+            self._engine.submit(chunk)
+            self._running += len(chunk.tasks)
+        return True  # perhaps: an engine that takes nothing now, its cluster being away, must not end the run
 
     def _count(self, results: list[TaskResult]) -> None:
         good = [result.solved for result in results if result.solved is not None]
         self._done += len(good)
         self._failed += len(results) - len(good)
+        self._late += sum(result.reason.startswith(OUT_OF_TIME) for result in results)
         self._fresh += len(results)
         self._calls += sum(solved.calls for solved in good)
 
     def standing(self) -> Standing:
         seconds = time.monotonic() - self._started
-        return Standing(self._total, self._done, self._failed, self._running, self._calls, self._fresh, seconds)
+        waiting = self._engine.waiting() if isinstance(self._engine, MayWait) else ""
+        return Standing(
+            self._total, self._done, self._failed, self._running, self._calls, self._fresh, seconds, self._late, waiting
+        )  # fmt: skip
 
 
 @dataclass
@@ -97,6 +106,7 @@ class _Case:
 
     whole: Chunk
     failures: int = 0
+    left: int = TRIES  # before the next thing is tried
     alone: dict[int, TaskResult] = field(default_factory=dict)  # by place, once the problems run one by one
     tries: dict[int, int] = field(default_factory=dict)
 
@@ -106,6 +116,8 @@ class Retries:
 
     A chunk's numbers depend on what is in it. So that a worker killed by chance leaves no trace in them, results of
     problems that ran alone count only where one of them failed, or where the whole chunk fails whatever is done.
+    Where one of them was out of time, `--retry-failed` runs the whole chunk again, and then their numbers are those of
+    a run without limit.
     """
 
     def __init__(self, seed: int) -> None:
@@ -128,20 +140,26 @@ class Retries:
             return [TaskResult(task.index, case.failures + 1, solved) for task, solved in found]
         self._cases[chunk.number] = case
         case.failures += 1
-        if case.failures % TRIES:
+        late = answer.failure.startswith(OUT_OF_TIME)
+        case.left = 0 if late else case.left - 1
+        if case.left:
             self.waiting.append(chunk)
-        elif len(chunk.tasks) == 1:
+            return None
+        case.left = TRIES
+        if len(chunk.tasks) == 1:
             return self._end(case, [TaskResult(chunk.tasks[0].index, case.failures, None, answer.failure)])
-        elif case.alone:
+        if case.alone and late:  # answers of problems alone would be other numbers than without a limit, and for good
+            reason = f"{answer.failure} together, each of which ends in time alone: they need a larger chunk_seconds"
+            return self._end(case, [TaskResult(task.index, case.failures + 1, None, reason) for task in chunk.tasks])
+        if case.alone:
             return self._end(case, self._by_place(case))
-        else:
-            self.waiting.extend(make_chunk(chunk.number, self._seed, chunk.method, (task,)) for task in chunk.tasks)
+        self.waiting.extend(make_chunk(chunk.number, self._seed, chunk.method, (task,)) for task in chunk.tasks)
         return None
 
     def _alone(self, answer: ChunkAnswer, case: _Case) -> list[TaskResult] | None:
         (task,) = answer.chunk.tasks
         tries = case.tries[task.index] = case.tries.get(task.index, 0) + 1
-        if answer.failure and tries < TRIES:
+        if answer.failure and tries < TRIES and not answer.failure.startswith(OUT_OF_TIME):
             self.waiting.append(answer.chunk)
             return None
         solved = None if answer.failure else answer.solved[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import tomllib
 from collections.abc import Mapping
 from itertools import product
@@ -23,6 +25,8 @@ from pydantic import (
 
 from rarely import registry
 from rarely.core.errors import FormatError, InputError
+from rarely.core.limits import KEY_PARTS, PLAN, SETTINGS
+from rarely.io.files import one_line, read_text
 
 NormName = Literal["inf", "2", "1"]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -38,8 +42,8 @@ class _Table(BaseModel):
 class General(_Table):
     name: str = ""  # of the campaign; the file's unless given
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # the same one gives the same numbers
-    replicates: Annotated[int, Field(ge=1)] = 1  # runs of each problem, each with its own random numbers
-    batch: Annotated[int, Field(ge=1)] = 32  # problems that run, and are stored, together
+    replicates: Annotated[int, Field(ge=1, lt=2**31)] = 1  # runs of each problem, each with its own random numbers
+    batch: Annotated[int, Field(ge=1, lt=2**31)] = 32  # problems that run, and are stored, together
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95  # of the intervals
 
 
@@ -179,6 +183,14 @@ EstimatorTable: Any = create_model(
 
 class BudgetTable(_Table):
     calls: Annotated[int, Field(ge=1)] | None = None  # network calls of each problem, a gradient counted as three
+    seconds: Positive | None = None  # of each problem; one that takes longer is failed as "out of time"
+    chunk_seconds: Positive | None = None  # of each batch; `seconds` times its problems unless given
+
+    @model_validator(mode="after")
+    def _limits_fit(self) -> Self:
+        if self.seconds is not None and self.chunk_seconds is not None and self.chunk_seconds < self.seconds:
+            raise ValueError("chunk_seconds is for all problems of a batch together: it cannot be less than seconds")
+        return self
 
 
 class Plan(_Table):
@@ -206,6 +218,9 @@ class Plan(_Table):
 
     def settings(self) -> list[EstimatorBase]:
         """The estimator's settings, every combination that [matrix] asks for."""
+        reason = SETTINGS.excess(math.prod(map(len, self.matrix.values())), "matrix:")
+        if reason is not None:
+            raise ValueError(reason)
         combinations = [dict(zip(self.matrix, values, strict=True)) for values in product(*self.matrix.values())]
         base = self.estimator.given()
         try:
@@ -233,16 +248,41 @@ def read_plan(plan: Mapping[str, Any] | str | Path) -> tuple[Plan, Path]:
             raise InputError(f"the plan: {_sentence(error)}") from error
     file = Path(plan)
     try:
-        checked = Plan.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-    except tomllib.TOMLDecodeError as error:
-        raise FormatError(file, f"not TOML: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(file, f"cannot be read ({error})") from error
+        text = read_text(file, PLAN).replace("\r\n", "\n")
+        _check_keys(text, file)
+        checked = Plan.model_validate(tomllib.loads(text))
     except ValidationError as error:
         raise FormatError(file, _sentence(error)) from error
+    except RecursionError:
+        raise FormatError(file, "not TOML for a plan: nested too deep") from None
+    except ValueError as error:  # TOMLDecodeError, or a whole number with thousands of digits
+        raise FormatError(file, f"not TOML: {one_line(error)}") from error
     if not checked.campaign.name:
         checked = checked.model_copy(update={"campaign": checked.campaign.model_copy(update={"name": file.stem})})
     return checked, file.resolve().parent
+
+
+# Strings, also unfinished ones, comments and all that is neither a key nor a dot in one.
+_TOKEN = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:""")?|"(?:[^"\\\n]|\\.)*+"?|'
+    r"'''(?:[^']|'(?!''))*+(?:''')?|'[^'\n]*+'?|\#[^\n]*+|[\w \t-]++|.|\n",
+    re.DOTALL,
+)
+
+
+def _check_keys(text: str, file: Path) -> None:
+    """A dotted key costs the square of its parts, so that a line of dots could take hours."""
+    parts = 0
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        parts = (
+            parts + (token == ".")
+            if token == "." or token[0] in "\"'" or token[0].isalnum() or token[0] in "_- \t"
+            else 0
+        )
+        if parts > KEY_PARTS:
+            line = text.count("\n", 0, match.start()) + 1
+            raise FormatError(file, f"not TOML for a plan: a key of more than {KEY_PARTS} parts", line)
 
 
 def _sentence(error: ValidationError) -> str:

@@ -73,10 +73,11 @@ def plan_rows(
     network: Any, images: Images, radii: Sequence[float], norm: str, clip: tuple[float, float] | None
 ) -> list[Row]:
     """A row for every image and radius, with its problem; without labels the network's own answers are kept."""
-    predicted = _predict(network, images.inputs)
+    predicted = np.concatenate([_predict(network, block) for block in images.blocks()])
     labels = predicted if images.labels is None else images.labels
     rows = []
-    for pixels, image, label, answer in zip(images.inputs, images.names, labels, predicted, strict=True):
+    for i, (image, label, answer) in enumerate(zip(images.names, labels, predicted, strict=True)):
+        pixels = images[i]
         for eps in radii:
             row = Row(image, int(label), int(answer), eps, None)
             if not row.misclassified:

@@ -1,49 +1,31 @@
-"""The store of a campaign: what it holds, as tables and as plain data, and how it is read.
+"""The store of a campaign: what it holds as plain data, and how it is read.
 
-It may be read while the campaign runs, and by several readers.
+It may be read while the campaign runs, and by several readers. Whatever is read is checked: a damaged store gives what
+was written or a `StoreError`, never anything else.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
-import numpy as np
-
+from rarely.campaign.schema import FILE, TOTALS, Totals, checksum, newest, version
+from rarely.campaign.trouble import WHAT_TO_DO, explained, readable
+from rarely.campaign.witnesses import WitnessSet, unpack_witnesses
 from rarely.core.errors import InputError, StoreError
 from rarely.questions.result import Estimate
 
-FILE = "campaign.sqlite"
-
-_FIRST = """
-CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE problems (
-    place INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL, network TEXT NOT NULL, item TEXT NOT NULL,
-    label TEXT NOT NULL, norm TEXT NOT NULL, radius REAL, replicate INTEGER NOT NULL
-);
-CREATE TABLE results (
-    place INTEGER PRIMARY KEY REFERENCES problems (place), state TEXT NOT NULL, attempts INTEGER NOT NULL,
-    reason TEXT NOT NULL, outcome TEXT, log_prob REAL, log_prob_std REAL, calls INTEGER NOT NULL, estimate TEXT
-);
-CREATE INDEX results_by_state ON results (state, outcome, calls);
-CREATE TABLE witnesses (place INTEGER PRIMARY KEY REFERENCES results (place), content BLOB NOT NULL);
-"""
-
-# Step n brings a store from version n to n + 1. Steps are never changed once they are released, only added.
-MIGRATIONS = [_FIRST]
-
-_RECORDS = """
-SELECT p.key, p.place, p.name, p.network, p.item, p.label, p.norm, p.radius, p.replicate,
-       coalesce(r.state, 'waiting'), coalesce(r.attempts, 0), coalesce(r.reason, ''), r.estimate
-FROM problems p LEFT JOIN results r USING (place)
+_PROBLEM, _RESULT = 9, 9  # columns of the two tables, without their checksums
+_ROWS = """
+SELECT p.place, p.key, p.name, p.network, p.item, p.label, p.norm, p.radius, p.replicate, p.checksum,
+       r.place, r.state, r.attempts, r.reason, r.outcome, r.log_prob, r.log_prob_std, r.calls, r.estimate, r.checksum,
+       w.checksum
+FROM problems p LEFT JOIN results r USING (place) LEFT JOIN witnesses w USING (place)
 """
 
 ProblemState = Literal["waiting", "done", "failed"]
@@ -69,15 +51,6 @@ class Record:
 
 
 @dataclass(frozen=True)
-class WitnessSet:
-    """Some inputs that violate the property of one problem."""
-
-    inputs: np.ndarray[Any, Any]  # (n, *event), at most 8 kept per problem
-    scores: np.ndarray[Any, Any]  # (n,)
-    original: np.ndarray[Any, Any] | None  # (*event): the dataset item or the centre of the region
-
-
-@dataclass(frozen=True)
 class Header:
     """What the campaign is."""
 
@@ -95,8 +68,9 @@ class Store:
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection, self.path = connection, path
+        self._whole = ""  # the totals that the rows were last seen to agree with
         with explained(path):
-            self.header = _header(connection, path)
+            self.header = self._header()
 
     @classmethod
     def open(cls, folder: Path | str) -> Store:
@@ -109,60 +83,166 @@ class Store:
         with explained(path):
             return cls(_connect(path), path)
 
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """What may decide the numbers and is not in the fingerprint, in words."""
+        with explained(self.path):
+            known = self._connection.execute("SELECT count(*) FROM about WHERE key = 'uncovered'").fetchone()[0]
+        if not known:
+            return ("whatever the files named in the plan pull in: an earlier rarely hashed only these files",)
+        text = self._about("uncovered")
+        with readable(self.path, "what the fingerprint does not cover"):
+            return tuple(json.loads(text))
+
     def records(self, state: ProblemState | None = None) -> Iterator[Record]:
         """In the order of the plan, one at a time."""
-        where = "" if state is None else "WHERE coalesce(r.state, 'waiting') = ?"
-        with explained(self.path):
-            rows = self._connection.execute(f"{_RECORDS} {where} ORDER BY p.place", () if state is None else (state,))
-            for row in rows:
-                yield self._record(row)
+        for row in self.rows(state):
+            yield self._record(row)
 
     def record(self, key: str) -> Record:
+        return self._record(self._row(key))
+
+    def at(self, place: int) -> Record:
+        """The record at a place of the plan."""
         with explained(self.path):
-            row = self._connection.execute(f"{_RECORDS} WHERE p.key = ?", (key,)).fetchone()
+            row = self._connection.execute(f"{_ROWS} WHERE p.place = ?", (place,)).fetchone()
         if row is None:
-            raise InputError(f"{self.path} has no problem with the key {key!r}")
+            self._lost()
+        self._check_row(row)
         return self._record(row)
 
+    def rows(self, state: ProblemState | None = None) -> Iterator[tuple[Any, ...]]:
+        """The rows behind `records`, checked. At their end it is known that none is missing."""
+        where, given = ("", ()) if state is None else ("WHERE coalesce(r.state, 'waiting') = ?", (state,))
+        with explained(self.path):
+            rows = self._connection.execute(f"{_ROWS} {where} ORDER BY p.place", given)
+            wanted, text = self._totals()  # as of the moment that the rows are of: the statement is under way
+            seen = Totals()
+            for row in rows:
+                self._check_row(row)
+                seen.problem(row[_PROBLEM])
+                if row[_PROBLEM + 1] is not None:
+                    _, found, _, _, outcome, _, _, calls, _, mark = row[_PROBLEM + 1 : -1]
+                    seen.result(found, outcome, calls, mark)
+                yield row
+            if state is None:
+                if seen != wanted or self._connection.execute(_STRAYS).fetchone()[0]:
+                    self._lost()
+                self._whole = text
+            elif seen.problems != _counts(wanted)[state]:
+                self._lost()
+
+    def _check_row(self, row: tuple[Any, ...]) -> None:
+        problem, mark, result, witness = row[:_PROBLEM], row[_PROBLEM], row[_PROBLEM + 1 : -1], row[-1]
+        if checksum("problems", *problem) != mark:
+            self._damaged(f"the problem at place {row[0]}")
+        if result[0] is None:
+            return
+        if checksum("results", *result[:_RESULT], witness) != result[_RESULT]:
+            self._damaged(f"the result of {problem[2]!r:.200}")
+
+    def _row(self, key: str) -> tuple[Any, ...]:
+        with explained(self.path):
+            for column in ("p.key", "+p.key"):  # with the index, and without it
+                row: Any = self._connection.execute(f"{_ROWS} WHERE {column} = ?", (key,)).fetchone()
+                if row is not None:
+                    break
+            else:
+                self._check_whole()
+                raise InputError(f"{self.path} has no problem with the key {key!r}")
+            self._check_row(row)
+            if row[1] != key:
+                self._damaged("the index of its problems")
+            if row[_PROBLEM + 1] is None:  # a problem that waits, or one whose result was lost
+                self._check_whole()
+        return tuple(row)
+
     def _record(self, row: tuple[Any, ...]) -> Record:
-        estimate = None if row[-1] is None else Estimate.from_json(row[-1], str(self.path))
-        return Record(*(*row[:-1], estimate))
+        key, place = row[1], row[0]
+        _, state, attempts, reason, *_, estimate, _ = row[_PROBLEM + 1 : -1]
+        known = (state or "waiting", attempts or 0, reason or "")
+        with readable(self.path, f"the result of {row[2]!r:.200}"):
+            found = None if estimate is None else Estimate.from_json(estimate, str(self.path))
+            return Record(*(key, place, *row[2:_PROBLEM], *known, found))
 
     def witnesses(self, key: str) -> WitnessSet | None:
+        row = self._row(key)
+        if row[-1] is None:
+            return None
         with explained(self.path):
-            row = self._connection.execute(
-                "SELECT content FROM witnesses JOIN problems USING (place) WHERE key = ?", (key,)
+            found = self._connection.execute(
+                "SELECT place, content, checksum FROM witnesses WHERE place = ?", (row[0],)
             ).fetchone()
-        return None if row is None else unpack_witnesses(row[0])
+        what = f"the witnesses of {row[2]!r:.200}"
+        if found is None or found[-1] != row[-1] or checksum("witnesses", *found[:-1]) != row[-1]:
+            self._damaged(what)
+        with readable(self.path, what):
+            return unpack_witnesses(found[1])
 
     def counts(self) -> dict[ProblemState, int]:
-        known: dict[str, int] = {}
-        for state, _, count, _ in self._tally():
-            known[state] = known.get(state, 0) + count
-        with explained(self.path):
-            total = self._connection.execute("SELECT count(*) FROM problems").fetchone()[0]
-        done, failed = known.get("done", 0), known.get("failed", 0)
-        return {"waiting": total - done - failed, "done": done, "failed": failed}
+        return _counts(self._totals()[0])
 
     def outcomes(self) -> dict[str, int]:
         """How often each outcome occurs among the problems that are done."""
-        return {outcome: count for state, outcome, count, _ in self._tally() if state == "done"}
+        tally = self._totals()[0].tally
+        return {str(outcome): count for (state, outcome), (count, _) in sorted(tally.items()) if state == "done"}
 
     def calls(self) -> int:
         """Network calls spent on what is done."""
-        return sum(calls for *_, calls in self._tally())
+        return sum(calls for _, calls in self._totals()[0].tally.values())
 
-    def _tally(self) -> list[tuple[str, str, int, int]]:
-        query = "SELECT state, outcome, count(*), sum(calls) FROM results GROUP BY state, outcome"
-        with explained(self.path):
-            return list(self._connection.execute(query))
+    def begun_with(self) -> tuple[dict[str, str], Totals]:
+        """What the campaign was begun with, to be compared with what is asked for now; and the totals."""
+        text = self._about("fingerprint")
+        with readable(self.path, "its fingerprint"):
+            return dict(json.loads(text)), self._totals()[0]
 
     def check(self) -> None:
-        """Ask SQLite to read and check the whole file."""
+        """Read and check the whole file."""
         with explained(self.path):
-            verdict = self._connection.execute("PRAGMA integrity_check").fetchone()[0]
-        if verdict != "ok":
-            raise StoreError(f"{self.path} is damaged: {verdict}")
+            verdict = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if verdict != "ok":
+                self._damaged(f"the file ({verdict})")
+            for _ in self.rows():
+                pass
+            for *row, mark in self._connection.execute("SELECT place, content, checksum FROM witnesses"):
+                if checksum("witnesses", *row) != mark:
+                    self._damaged(f"the witnesses at place {row[0]}")
+
+    def _check_whole(self) -> None:
+        if self._totals()[1] != self._whole:
+            for _ in self.rows():
+                pass
+
+    def _about(self, key: str) -> str:
+        with explained(self.path):
+            row = self._connection.execute("SELECT key, value, checksum FROM about WHERE key = ?", (key,)).fetchone()
+        if row is None or row[0] != key or checksum("about", *row[:-1]) != row[-1]:
+            self._damaged(f"what it says about the campaign ({key})")
+        return str(row[1])
+
+    def _totals(self) -> tuple[Totals, str]:
+        text = self._about(TOTALS)
+        with readable(self.path, "the totals"):
+            return Totals.from_json(text), text
+
+    def _header(self) -> Header:
+        found = version(self._connection, self.path)
+        if 0 < found < newest():
+            raise StoreError(
+                f"{self.path} was written by an older rarely; run its campaign once more to bring it up to date"
+            )
+        if not found or not self._connection.execute("SELECT count(*) FROM about").fetchone()[0]:
+            raise StoreError(f"the campaign in {self.path.parent} was stopped before it began; run it again")
+        text = self._about("header")
+        with readable(self.path, "its header"):
+            return Header(**json.loads(text))
+
+    def _damaged(self, what: str) -> NoReturn:
+        raise StoreError(f"{self.path} is damaged: {what} is not what was written; {WHAT_TO_DO}")
+
+    def _lost(self) -> NoReturn:
+        raise StoreError(f"{self.path} is damaged: some of its problems or results are missing; {WHAT_TO_DO}")
 
     def close(self) -> None:
         self._connection.close()
@@ -174,10 +254,27 @@ class Store:
         self.close()
 
 
+# Results and witnesses that belong to nothing: no join of the problems would meet them.
+_STRAYS = """
+SELECT (SELECT count(*) FROM results r LEFT JOIN problems p USING (place) WHERE p.place IS NULL)
+     + (SELECT count(*) FROM witnesses w LEFT JOIN results r USING (place) WHERE r.place IS NULL)
+"""
+
+
+def _counts(totals: Totals) -> dict[ProblemState, int]:
+    known = {"done": 0, "failed": 0}
+    for (state, _), (count, _) in totals.tally.items():
+        known[state] = known.get(state, 0) + count
+    return {"waiting": totals.problems - sum(known.values()), "done": known["done"], "failed": known["failed"]}
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     uri = path.resolve().as_uri()
     connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, isolation_level=None)
     try:
+        # A schema from elsewhere can do nothing, and SQLite looks twice at what it reads.
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
         connection.execute("PRAGMA user_version")
     except sqlite3.OperationalError:
         # A reader shares memory with the writer through a file beside the store, which a read-only folder refuses.
@@ -187,72 +284,3 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, isolation_level=None)
     return connection
-
-
-def _header(connection: sqlite3.Connection, path: Path) -> Header:
-    found = version(connection, path)
-    if 0 < found < len(MIGRATIONS):
-        raise StoreError(f"{path} was written by an older rarely; run its campaign once more to bring it up to date")
-    about = dict(connection.execute("SELECT key, value FROM about")) if found else {}
-    if "header" not in about:
-        raise StoreError(f"the campaign in {path.parent} was stopped before it began; run it again")
-    return Header(**json.loads(about["header"]))
-
-
-def migrate(connection: sqlite3.Connection, source: Path) -> None:
-    """Bring a store to the newest version; one step is one transaction."""
-    for step in range(version(connection, source), len(MIGRATIONS)):
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in MIGRATIONS[step].split(";"):  # executescript would commit on its own
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {step + 1}")
-        connection.execute("COMMIT")
-
-
-def version(connection: sqlite3.Connection, source: Path) -> int:
-    """The version of a store, which must not be newer than this code."""
-    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if found > len(MIGRATIONS):
-        raise StoreError(
-            f"{source} was written by a newer rarely (its schema is {found}, this version knows {len(MIGRATIONS)}); "
-            "upgrade rarely to read it"
-        )
-    return found
-
-
-def pack_witnesses(found: WitnessSet) -> bytes:
-    buffer = io.BytesIO()
-    arrays = {"inputs": found.inputs, "scores": found.scores}
-    if found.original is not None:
-        arrays["original"] = found.original
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def unpack_witnesses(content: bytes) -> WitnessSet:
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        return WitnessSet(stored["inputs"], stored["scores"], stored.get("original"))
-
-
-_CAUSES = {
-    "disk is full|no space left": "the disk is full; make room and run the same command again, "
-    "finished problems are kept",
-    "read-?only": "it cannot be written: the folder or the file is read-only",
-    "permission": "you have no permission to write there",
-    "unable to open": "it cannot be opened; check that the folder exists and may be written",
-    "malformed": "it is damaged",
-    "not a database|no such table": "it is not a store of rarely",
-    "locked": "another program holds it locked",
-}
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """What SQLite and the file system complain of, in a sentence."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        cause = next(
-            (text for sign, text in _CAUSES.items() if re.search(sign, str(error).lower())), "it cannot be used"
-        )
-        raise StoreError(f"{path}: {cause} ({error})") from error

@@ -21,6 +21,7 @@ COLUMNS = (
 )  # fmt: skip
 SUFFIXES = (".csv", ".json", ".parquet")
 _ROWS_AT_ONCE = 5000
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def flat(record: Record) -> dict[str, Any]:
@@ -57,15 +58,27 @@ def frame(store: Store) -> Any:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
-    """One line per row, whose number is returned; rows may come one at a time."""
+    """One line per row, whose number is returned; rows may come one at a time.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe; numbers stay as they are.
+    """
     count = 0
     with path.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, columns)
         writer.writeheader()
         for row in rows:
-            writer.writerow(row)
+            writer.writerow({name: _no_formula(value) for name, value in row.items()})
             count += 1
     return count
+
+
+def _no_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.lstrip("'").startswith(_FORMULAS) else value
+
+
+def from_csv(text: str) -> str:
+    """A text as it was before `write_csv`."""
+    return text[1:] if text.startswith("'") and text.lstrip("'").startswith(_FORMULAS) else text
 
 
 def _write_csv(store: Store, path: Path) -> int:

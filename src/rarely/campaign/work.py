@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rarely.campaign.store import WitnessSet, pack_witnesses
-from rarely.campaign.tasks import Chunk, ChunkAnswer, File, ImagePlace, NetworkFile, Solved, Task, unchanged
-from rarely.core.errors import RarelyError
+from rarely.campaign.built import state_of
+from rarely.campaign.content import import_afresh, unchanged
+from rarely.campaign.tasks import Chunk, ChunkAnswer, File, ImagePlace, NetworkFile, Solved, Task
+from rarely.campaign.witnesses import WitnessSet, pack_witnesses
+from rarely.core.errors import InputError, RarelyError
 from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.properties import Misclassification
@@ -20,7 +22,7 @@ from rarely.inputs import LpBall
 from rarely.io.formats.images import Images, load_images
 from rarely.io.formats.specification import Specification
 from rarely.io.formats.vnnlib import read_vnnlib
-from rarely.io.networks import input_shape, load_network, normalised
+from rarely.io.networks import import_object, input_shape, load_network, normalised
 from rarely.io.problems import load_problem, problem_from
 from rarely.methods import Estimator
 from rarely.questions.estimate import estimate
@@ -68,6 +70,8 @@ def build_problem(task: Task) -> Problem:
         network = _network(task.network_file)
         ball = LpBall(_image(network, place), task.radius, task.norm, place.clip)
         return Problem(network, Misclassification(place.label), ball, task.name)
+    if place.model is not None:
+        _input_model(place.model, place.state)
     if task.network_file is None:
         return load_problem(unchanged(place.file), input_model=place.input_model, name=task.name)
     network, specification = _network(task.network_file), _specification(place.file)
@@ -76,9 +80,53 @@ def build_problem(task: Task) -> Problem:
 
 @lru_cache(maxsize=8)
 def _network(wanted: NetworkFile) -> Any:
-    path = unchanged(wanted.file)
-    network = load_network(path, architecture=wanted.architecture, trust_pickle=wanted.trust_pickle)
+    network = made_network(wanted)
+    if wanted.state:
+        _check_state(network, wanted.file.path, wanted.state)
     return normalised(network, wanted.mean, wanted.std)
+
+
+def made_network(wanted: NetworkFile) -> Any:
+    """The network of a plan, if it is still made of what it was when the plan was read."""
+    pieces = [file for file in (wanted.file, wanted.architecture) if file is not None]
+    for file in pieces:
+        unchanged(file)
+        import_afresh(file)
+    architecture = None if wanted.architecture is None else wanted.architecture.path
+    network = load_network(wanted.file.path, architecture=architecture, trust_pickle=wanted.trust_pickle)
+    for file in pieces:  # while it was loaded, too
+        unchanged(file)
+    return network
+
+
+def made_input_model(model: File) -> Any:
+    unchanged(model)
+    import_afresh(model)
+    return import_object(model.path)
+
+
+@lru_cache(maxsize=8)
+def _input_model(model: File, state: str) -> None:
+    """Check a Python input model once in each process; problems import it themselves."""
+    made = made_input_model(model)
+    if state:
+        _check_state(made, model.path, state)
+
+
+_checked: dict[str, tuple[Any, str]] = {}  # objects that were as they should be, which use may have changed since
+
+
+def _check_state(made: Any, path: str, state: str) -> None:
+    before, known = _checked.get(path, (None, ""))
+    if before is made and known == state:
+        return
+    if state_of(made, path)[0] != state:
+        raise InputError(
+            f"{path} holds other numbers each time it is made, or where it runs (weights drawn at random, or read from "
+            "a file that changed or differs there); draw them with a fixed seed (torch.manual_seed) or save them in a "
+            "file, and run the campaign again with --new"
+        )
+    _checked[path] = (made, state)
 
 
 @lru_cache(maxsize=8)
@@ -92,7 +140,7 @@ def _images(dataset: File, shape: tuple[int, ...] | None) -> Images:
 
 
 def _image(network: Any, place: ImagePlace) -> np.ndarray[Any, Any]:
-    return np.asarray(_images(place.dataset, input_shape(network)).inputs[place.row])
+    return _images(place.dataset, input_shape(network))[place.row]
 
 
 def _pack(answered: Estimate, problem: Problem, task: Task) -> Solved:

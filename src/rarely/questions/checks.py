@@ -36,7 +36,7 @@ def _replayed(part: Batch, found: Sequence[Found]) -> list[Evidence]:
     if not len(witnesses):
         return list(found)
     calls = sum(e.calls for e in found)
-    n = int(min(len(witnesses), part.left()))
+    n = max(0, int(min(len(witnesses), part.left())))  # what is in flight when the budget ends may exceed it
     try:
         n = part.spend.rows(n) if n else 0
         part.spend.charge(part.rows, n)

@@ -90,8 +90,8 @@ class Belief:
         return (self.number.log_prob, self.number.std) if self.number.log_prob in interval else (-math.inf, math.inf)
 
 
-def believe(evidence: Sequence[Evidence]) -> Belief:
-    """Weigh the evidence about one problem."""
+def believe(evidence: Sequence[Evidence], *, cut: bool = False) -> Belief:
+    """Weigh the evidence about one problem; `cut` says that nothing follows because calls or seconds ran out."""
     evidence = [*evidence, *_together(evidence)]
     draws = pooled(evidence)
     levels = next((e for e in reversed(evidence) if isinstance(e, Levels)), None)
@@ -118,7 +118,8 @@ def believe(evidence: Sequence[Evidence]) -> Belief:
     if not witnessed and all(n.doubt for n in words.values()):  # a number that its own method doubts, of nothing seen
         words = {}
     if not words:
-        outcome, told = _without_number(witnessed, levels, draws, [e for e in evidence if isinstance(e, Searched)])
+        searches = [e for e in evidence if isinstance(e, Searched)]
+        outcome, told = _without_number(witnessed, levels, draws, searches, cut)
         return belief(Outcome.STALLED if doubts else outcome, None, told, *doubts)
     chosen, refusal = _choice(words, levels)
     others = [f"{n.method} was not used: {n.doubt}" for n in words.values() if n is not chosen and n.doubt]
@@ -128,6 +129,13 @@ def believe(evidence: Sequence[Evidence]) -> Belief:
         return belief(Outcome.STALLED, chosen, *reasons, *others)
     alone = _ALONE if chosen.assumes and len(words) == 1 and chosen.family not in (SPLITTING, STRATA) else ""
     return belief(Outcome.VIOLATED, chosen, chosen.note, alone, *others)
+
+
+def cut_short(evidence: Sequence[Evidence]) -> bool:
+    """Whether a method says that calls or seconds did not reach for it."""
+    return any(
+        (isinstance(e, Levels) and e.ended == "budget") or (isinstance(e, Searched) and e.broke) for e in evidence
+    )
 
 
 def _together(evidence: Sequence[Evidence]) -> list[Evidence]:
@@ -163,11 +171,13 @@ def _together(evidence: Sequence[Evidence]) -> list[Evidence]:
 
 
 def _without_number(
-    witnessed: bool, levels: Levels | None, draws: Draws, searches: Sequence[Searched]
+    witnessed: bool, levels: Levels | None, draws: Draws, searches: Sequence[Searched], cut: bool
 ) -> tuple[Outcome, str]:
+    if witnessed and cut:
+        return Outcome.OUT_OF_BUDGET, "violations exist, and the budget ran out before there was a number for them"
     if witnessed:
         return Outcome.STALLED, "violations exist, and no method has a number for them: see the upper bound"
-    if not draws.n and searches and not any(search.broke for search in searches):
+    if not draws.n and searches and not cut and not any(search.broke for search in searches):
         return Outcome.STALLED, searches[-1].sentence
     if levels is None or levels.ended == "budget":
         return Outcome.OUT_OF_BUDGET, "" if levels is None else levels.sentence

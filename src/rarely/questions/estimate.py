@@ -20,7 +20,7 @@ from rarely.core.spend import Spend
 from rarely.methods.base import Estimator, Progress, Run
 from rarely.questions.case import Goal
 from rarely.questions.checks import checked
-from rarely.questions.conclude import believe
+from rarely.questions.conclude import believe, cut_short
 from rarely.questions.result import Estimate
 from rarely.questions.strategy import Auto
 
@@ -114,7 +114,8 @@ class Running:
             "dtype": str(batch.dtype).removeprefix("torch."),
             **versions(),
         }
-        belief = believe(evidence)
+        spent = self.spend.late or self.spend.left(batch.rows[row : row + 1]) <= 0
+        belief = believe(evidence, cut=spent or cut_short(evidence))
         interval, method = belief.interval(self.confidence), belief.number.method if belief.number is not None else ""
         log_prob, std = belief.guess(interval)
         self.results[number] = Estimate(

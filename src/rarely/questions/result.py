@@ -47,7 +47,7 @@ _SENTENCES = {
     Outcome.PROVED_SAFE: "No input in the region violates the property; this is a proof.",
     Outcome.BELOW_FLOOR: "No violation was found; p is below the floor if no region was missed. This is not a proof.",
     Outcome.STALLED: "The methods stopped making progress or contradict each other: do not trust a number here.",
-    Outcome.OUT_OF_BUDGET: "The budget ran out before a violation was found; only an upper bound is known.",
+    Outcome.OUT_OF_BUDGET: "The budget ran out before there was a number; only an upper bound is known.",
 }
 
 _IN_REALS = "In real arithmetic no input in the region violates the property; this is a proof, but for rounding."
@@ -215,7 +215,7 @@ class Estimate(Costed):
                 raise FormatError(
                     source, f"schema {data['schema']} is not the schema {SCHEMA} of this version of rarely"
                 )
-            return cls(
+            found = cls(
                 outcome=Outcome(data["outcome"]),
                 log_prob=float(data["log_prob"]),
                 log_prob_std=float(data["log_prob_std"]),
@@ -230,7 +230,10 @@ class Estimate(Costed):
                 provenance=data["provenance"],
                 name=data["name"],
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            # Fields of another type are met here, where the file is known, and not on a page.
+            _ = (found.sentence, *(record.sentence for record in found.evidence))
+            return found
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, RuntimeError) as error:
             raise FormatError(source, f"not an estimate written by rarely: {error!r}") from error
 
 

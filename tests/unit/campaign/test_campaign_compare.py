@@ -17,7 +17,7 @@ from campaign_helpers import Inline
 from rarely import Campaign
 from rarely.campaign.compare import _median, compare_stores
 from rarely.campaign.store import Store
-from rarely.campaign.tables import COLUMNS, export_store, frame
+from rarely.campaign.tables import COLUMNS, export_store, frame, from_csv, write_csv
 from rarely.core.errors import InputError
 
 
@@ -37,11 +37,12 @@ def two(plan: dict[str, Any], tmp_path: Path) -> tuple[Store, Store]:
 
 def test_pairs_and_their_spread(two: tuple[Store, Store]) -> None:
     found = compare_stores(*two)
-    assert len(found.pairs) == 20
-    assert (found.only_a, found.only_b, found.unfinished) == (0, 20, 0)
-    assert sum(found.verdicts().values()) == 20
+    pairs = list(found.matches.pairs())
+    assert len(pairs) == found.done == 20
+    assert (found.matches.only_a, found.matches.only_b, found.unfinished) == (0, 20, 0)
+    assert sum(found.verdicts.values()) == 20
     differences = []
-    for pair in found.pairs:
+    for pair in pairs:
         assert pair.a.item == pair.b.item
         assert pair.a.radius == pair.b.radius
         assert pair.b.replicate == 0
@@ -49,6 +50,7 @@ def test_pairs_and_their_spread(two: tuple[Store, Store]) -> None:
             assert pair.difference == pair.b.estimate.log_prob - pair.a.estimate.log_prob
             assert pair.low <= pair.difference <= pair.high
             differences.append(pair.difference)
+    assert found.undefined == 20 - len(differences)
     assert found.mean.value == pytest.approx(fmean(differences))
     assert found.median.value == median(differences)
     from scipy.stats import t
@@ -89,9 +91,9 @@ def test_several_networks_are_matched_by_name(two: tuple[Store, Store], plan: di
     plan["networks"].append({"path": f"{tmp_path}/worse.py:Net", "name": "worse"})
     with Campaign(plan).run(tmp_path / "both", engine=Inline()) as both:
         found = compare_stores(two[0], both)
-    assert len(found.pairs) == 20
-    assert {pair.b.network for pair in found.pairs} == {"net"}
-    assert found.only_b == 20
+        assert {pair.b.network for pair in found.matches.pairs()} == {"net"}
+    assert found.done == 20
+    assert found.matches.only_b == 20
 
 
 def test_export(two: tuple[Store, Store], tmp_path: Path) -> None:
@@ -112,3 +114,23 @@ def test_export(two: tuple[Store, Store], tmp_path: Path) -> None:
         assert rows[i]["key"] == data[i]["key"] == table.key[i] == parquet.key[i] == record.key
     with pytest.raises(InputError, match=r"written as .csv, .json, .parquet"):
         export_store(store, tmp_path / "x.xlsx")
+
+
+def test_no_text_becomes_a_formula(tmp_path: Path) -> None:
+    texts = ["=1+1", "+x", "-x", "@x", "\tx", "'=x", "'x", "x=", ""]
+    write_csv(tmp_path / "x.csv", ["text", "number"], ({"text": text, "number": -1.5} for text in texts))
+    with (tmp_path / "x.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["text"] for row in rows[:2]] == ["'=1+1", "'+x"]
+    assert [from_csv(row["text"]) for row in rows] == texts
+    assert {row["number"] for row in rows} == {"-1.5"}
+
+
+def test_clear_differences_come_first_and_undefined_ones_last(two: tuple[Store, Store]) -> None:
+    found = compare_stores(*two, shown=1000)
+    known = [pair.difference is not None for pair in found.largest]
+    assert known == sorted(known, reverse=True)
+    assert 0 < known.count(False) == found.undefined < len(known)
+    clear = [abs(pair.difference) for pair in found.largest if "fails" in pair.verdict]
+    assert clear == sorted(clear, reverse=True)
+    assert [pair.name for pair in compare_stores(*two, shown=3).largest] == [pair.name for pair in found.largest[:3]]

@@ -35,7 +35,7 @@ DATASET: dict[str, Any] = {"dataset": "x.npz", "radii": [0.1, 0.2]}
         ({"networks": NETWORKS, "problems": [DATASET], "matrix": {"particle": [1]}}, "matrix.particle: there is no"),
         ({"networks": NETWORKS, "problems": [DATASET], "matrix": {"steps": ["x"]}}, "matrix.steps"),
         ({"networks": NETWORKS, "problems": [DATASET], "estimator": {"method": "magic"}}, "estimator.method: "),
-        ({"networks": NETWORKS, "problems": [DATASET], "budget": {"seconds": 3}}, "budget.seconds: there is no such"),
+        ({"networks": NETWORKS, "problems": [DATASET], "budget": {"hours": 3}}, "budget.hours: there is no such"),
     ],
 )
 def test_faults_name_their_key(content: dict[str, Any], message: str) -> None:

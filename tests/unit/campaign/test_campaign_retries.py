@@ -17,14 +17,14 @@ def chunk(size: int) -> Chunk:
     return make_chunk(0, 1, METHOD, tasks)
 
 
-def drive(whole: Chunk, fails: Callable[[Chunk], bool]) -> tuple[list[TaskResult], list[Chunk]]:
+def drive(whole: Chunk, fails: Callable[[Chunk], bool], reason: str = "broken") -> tuple[list[TaskResult], list[Chunk]]:
     """Run until there are results; each answer says by its log_prob in how large a company it was made."""
     retries, todo, ran = Retries(1), [whole], []
     while todo:
         now = todo.pop(0)
         ran.append(now)
         solved = tuple(Solved("{}", "violated", float(len(now.tasks)), 0.0, 1, None) for _ in now.tasks)
-        results = retries.take(ChunkAnswer(now, failure="broken") if fails(now) else ChunkAnswer(now, solved))
+        results = retries.take(ChunkAnswer(now, failure=reason) if fails(now) else ChunkAnswer(now, solved))
         if results is not None:
             assert not retries.waiting
             assert not todo
@@ -76,3 +76,31 @@ def test_a_single_problem_fails_after_three_tries() -> None:
     results, ran = drive(chunk(1), lambda c: True)
     assert results == [TaskResult(0, TRIES, None, "broken")]
     assert len(ran) == TRIES
+
+
+LATE = "out of time: more than 1 s"
+
+
+def test_what_is_out_of_time_is_not_tried_again() -> None:
+    results, ran = drive(chunk(1), lambda c: True, LATE)
+    assert results == [TaskResult(0, 1, None, LATE)]
+    results, ran = drive(chunk(4), lambda c: any(task.index == 2 for task in c.tasks), LATE)
+    assert [r.solved is None for r in results] == [False, False, True, False]
+    assert (results[2].reason, results[2].attempts) == (LATE, 2)
+    assert len(ran) == 1 + 4
+
+
+def test_a_chunk_late_by_chance_runs_whole_again() -> None:
+    late = iter([True])
+    results, ran = drive(chunk(4), lambda c: next(late, False), LATE)
+    assert [r.solved and r.solved.log_prob for r in results] == [4.0] * 4
+    assert len(ran) == 1 + 4 + 1
+
+
+def test_a_chunk_late_only_in_company_is_failed() -> None:
+    """Answers of problems alone would be other numbers, which no later run would replace."""
+    results, ran = drive(chunk(4), lambda c: len(c.tasks) > 1, LATE)
+    assert {r.reason for r in results} == {
+        f"{LATE} together, each of which ends in time alone: they need a larger chunk_seconds"
+    }
+    assert len(ran) == 1 + 4 + 1

@@ -14,7 +14,7 @@ from campaign_helpers import Inline, content
 import rarely
 from rarely import Campaign
 from rarely.campaign.driver import Standing
-from rarely.campaign.store import FILE
+from rarely.campaign.schema import FILE
 from rarely.campaign.tasks import Chunk
 from rarely.core.errors import FormatError, InputError, StoreError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from campaign_helpers import Inline, content
 
 from rarely import Campaign
-from rarely.campaign.store import FILE, MIGRATIONS, Store
+from rarely.campaign.schema import FILE, MIGRATIONS
+from rarely.campaign.store import Store
 from rarely.campaign.writer import Writer, locked
 from rarely.core.errors import InputError, StoreError
 
@@ -77,13 +79,15 @@ def test_an_older_store_is_brought_up_to_date(
     folder: Path, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(folder)
-    monkeypatch.setattr("rarely.campaign.store.MIGRATIONS", [*MIGRATIONS, "ALTER TABLE problems ADD COLUMN extra TEXT"])
+    monkeypatch.setattr(
+        "rarely.campaign.schema.MIGRATIONS", [*MIGRATIONS, "ALTER TABLE problems ADD COLUMN extra TEXT"]
+    )
     with pytest.raises(StoreError, match="written by an older rarely"):
         Store.open(folder)
     Campaign(plan).run(folder, engine=Inline()).close()
     assert content(folder) == before
     with closing(sqlite3.connect(folder / FILE)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
         assert connection.execute("SELECT count(extra) FROM problems").fetchone() == (0,)
 
 
@@ -127,3 +131,52 @@ def test_a_folder_that_cannot_be_made(plan: dict[str, Any], tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file"):
         Campaign(plan).run(tmp_path / "file" / "out", engine=Inline())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_store_gives_what_was_written_or_an_error(folder: Path, seed: int) -> None:
+    """Flipped bytes, zeros, swapped pages and lost ends: never another content, never another exception."""
+    before, whole, rng = content(folder), (folder / FILE).read_bytes(), random.Random(seed)
+    told = 0
+    for _ in range(25):
+        data, kind = bytearray(whole), rng.randrange(4)
+        at = rng.randrange(200 if rng.random() < 0.2 else len(data))
+        if kind == 0:
+            data[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            data[at : at + 64] = bytes(len(data[at : at + 64]))
+        elif kind == 2:
+            del data[at:]
+        else:
+            one, two = (4096 * rng.randrange(len(data) // 4096) for _ in range(2))
+            data[one : one + 4096], data[two : two + 4096] = data[two : two + 4096], data[one : one + 4096]
+        (folder / FILE).write_bytes(data)
+        try:
+            with Store.open(folder) as store:
+                assert store.counts() == {"waiting": 0, "done": 60, "failed": 0}
+                assert [record.index for record in store.records()] == list(range(60))
+            assert content(folder) == before
+        except StoreError:
+            told += 1
+    assert told > 8
+
+
+def test_a_lost_result_is_noticed(folder: Path, plan: dict[str, Any]) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        key = connection.execute("SELECT key FROM problems WHERE place = 7").fetchone()[0]
+        connection.execute("DELETE FROM results WHERE place = 7")
+        connection.commit()
+    with Store.open(folder) as store:
+        for read in (lambda: list(store.records()), lambda: store.record(key), lambda: store.witnesses(key)):
+            with pytest.raises(StoreError, match="are missing; restore a copy"):
+                read()
+    with pytest.raises(StoreError, match="is damaged"):
+        Campaign(plan).run(folder, engine=Inline())
+    Campaign(plan).run(folder, engine=Inline(), new=True).close()
+
+
+def test_a_long_reason_is_cut(plan: dict[str, Any], tmp_path: Path) -> None:
+    with Campaign(plan).run(tmp_path / "out", engine=Inline(lambda chunk: "x" * 5_000_000)) as store:
+        reason = next(store.records("failed")).reason
+    assert reason.endswith("... (5,000,000 characters in all)")
+    assert len(reason) < 2100
