@@ -1,17 +1,20 @@
-"""What a campaign adds to its problems: milliseconds and memory of plan, store and page; and two Dask workers to one.
+"""What a campaign adds to its problems: time, memory and size of plan, store, page, compare; two workers to one.
 
     python benchmarks/campaign.py [--quick]
 
 Overhead: problems whose answers are made up, so that only the plan, the driver, the store and the page are left, then
 the same problems solved by one real worker with one sample each. CPU time of the driver, which a busy machine changes
-less than the clock. Memory is the driver's peak, of a process of its own for each size. Dask: a compute-bound campaign
-with one worker and with two, in turns in one run, the start of the cluster included.
+less than the clock. Memory is the peak of the process, a new one for each size. Sorting is by the clock in Chromium,
+where there is one. Workers: a compute-bound campaign with one and with two, in turns in one run, on both engines, their
+start included.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,12 +22,14 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from common import options, parser, table, write_json
 from rarely import Campaign
+from rarely.campaign.compare import compare_stores
+from rarely.campaign.schema import FILE
 from rarely.campaign.tasks import Chunk, ChunkAnswer, Solved
 from rarely.campaign.work import solve
 from rarely.demo import assets
@@ -36,6 +41,19 @@ import torch
 def net(x):
     total = x.sum(1, keepdim=True)
     return torch.cat([total, 0.3 - total], 1)
+"""
+
+
+SORT = """
+const done = arguments[0], heads = [...document.querySelectorAll("[data-sort]")];
+let longest = 0;
+function next() {
+  const head = heads.pop(), start = performance.now();
+  if (!head) return done(longest);
+  head.click();
+  requestAnimationFrame(() => setTimeout(() => { longest = Math.max(longest, performance.now() - start); next(); }));
+}
+next();
 """
 
 
@@ -75,20 +93,27 @@ def trivial(folder: Path, problems: int) -> dict[str, Any]:
 
 
 def overhead(problems: int) -> dict[str, float]:
-    """CPU milliseconds a problem, and the peak of memory. Runs in a process of its own."""
+    """CPU milliseconds a problem, peaks of memory, sizes. Runs in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan = trivial(folder, problems)
-        Campaign(trivial(folder, problems)).run(folder / "warm", engine=MadeUp()).close()
-        marks = [time.process_time()]
+        Campaign(trivial(folder, 1000)).run(folder / "warm", engine=MadeUp()).close()
+        marks, memory = [time.process_time()], []
+
+        def mark() -> None:
+            marks.append(time.process_time())
+            memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
         campaign = Campaign(plan)
-        marks.append(time.process_time())
-        store = campaign.run(folder / "out", engine=MadeUp())
-        marks.append(time.process_time())
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        with store:
-            write_page(folder / "page.html", store.header, store.records(), store.witnesses)
-        marks.append(time.process_time())
+        mark()
+        page = folder / "page.html"
+        with campaign.run(folder / "out", engine=MadeUp()) as store:
+            mark()
+            write_page(page, store.header, store.records(), store.witnesses)
+            mark()
+            compare_stores(store, store)
+            mark()
+        loaded, sorting = opened(page)
         clock = time.perf_counter()
         campaign.run(folder / "real", workers=1).close()
         worker = time.perf_counter() - clock
@@ -98,15 +123,39 @@ def overhead(problems: int) -> dict[str, float]:
             "plan": each[0],
             "driver and store": each[1],
             "page": each[2],
-            "together": sum(each),
+            "compare": each[3],
             "solved by a worker, by the clock": 1000 * worker / problems,
-            "MB before the page": memory,
-            "MB with the page": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "MB of the driver": memory[1],
+            "MB with the page": memory[2],
+            "MB with compare": memory[3],
+            "store, MB": (folder / "out" / FILE).stat().st_size / 1e6,
+            "page, MB": page.stat().st_size / 1e6,
+            "seconds to open the page": loaded,
+            "seconds to sort it": sorting,
         }
 
 
-def dask_seconds(workers: int, replicates: int) -> float:
-    """Seconds of a whole run, the start of the cluster and of its workers included."""
+def opened(page: Path) -> tuple[float, float]:
+    """Seconds to open a page in Chromium, and to sort it by its slowest column and draw it; NaN without Chromium."""
+    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not chromedriver:
+        return math.nan, math.nan
+    from selenium import webdriver
+
+    settings = webdriver.ChromeOptions()
+    settings.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        settings.add_argument(argument)
+    with webdriver.Chrome(settings, webdriver.ChromeService(chromedriver)) as driver:
+        clock = time.perf_counter()
+        driver.get(page.as_uri())
+        loaded = time.perf_counter() - clock
+        took = driver.execute_async_script(SORT)
+        return loaded, float(took) / 1000
+
+
+def seconds(engine: Literal["local", "dask"], workers: int, replicates: int) -> float:
+    """Seconds of a whole run, the start of its workers included."""
     plan = {
         "campaign": {"replicates": replicates, "batch": 2},
         "networks": [{"path": str(assets() / "signs.onnx")}],
@@ -115,7 +164,7 @@ def dask_seconds(workers: int, replicates: int) -> float:
     }
     with tempfile.TemporaryDirectory() as name:
         campaign, start = Campaign(plan), time.perf_counter()
-        campaign.run(Path(name) / "out", engine="dask", workers=workers).close()
+        campaign.run(Path(name) / "out", engine=engine, workers=workers).close()
         return time.perf_counter() - start
 
 
@@ -134,16 +183,16 @@ def main() -> None:
         print(json.dumps(overhead(arguments.parse_args().size)))
         return
     args = options(arguments)
-    rows = separately((1000, 4000) if args.quick else (1000, 10_000, 40_000))
-    print("Milliseconds a problem (CPU time of the driver, one core)\n")
-    print(table(list(rows[0]), [list(row.values()) for row in rows]))
+    rows = separately((1000, 4000) if args.quick else (1000, 10_000, 100_000))
+    print("Milliseconds a problem (CPU time of the driver, one core), peaks of memory, sizes\n")
+    print(table(["", *(f"{row['problems']:,}" for row in rows)], [[key, *(r[key] for r in rows)] for key in rows[0]]))
     turns = []
-    for _ in range(1 if args.quick else 2):
-        one, two = (dask_seconds(workers, 3 if args.quick else 8) for workers in (1, 2))
-        turns.append({"one worker, s": one, "two workers, s": two, "ratio": two / one})
-    print("\nDask, a compute-bound campaign\n")
+    for engine in ("local", "dask") * (1 if args.quick else 2):
+        one, two = (seconds(engine, workers, 3 if args.quick else 8) for workers in (1, 2))
+        turns.append({"engine": engine, "one worker, s": one, "two workers, s": two, "ratio": two / one})
+    print("\nA compute-bound campaign\n")
     print(table(list(turns[0]), [list(turn.values()) for turn in turns]))
-    write_json(args.json, args.device, {"overhead": rows, "dask": turns})
+    write_json(args.json, args.device, {"overhead": rows, "workers": turns})
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "questions": {"bounds", "core", "inputs", "kernels", "methods", "stats"},
     "io": {"core", "inputs", "stats", "registry"},
     "campaign": {"bounds", "core", "inputs", "io", "kernels", "methods", "questions", "registry", "stats"},
-    "report": {"campaign", "core", "questions"},
+    "report": {"campaign", "core", "io", "questions"},
     "demo": {"core", "inputs", "io", "questions", "report"},
     "cli": {"campaign", "core", "demo", "io", "questions", "registry", "report"},
 }
@@ -43,7 +43,6 @@ DEVICES = {
     "core/rng.py": "saves and restores the generators of the device",
     "stats/fused.py": "is made of kernels for GPUs",
     "bounds/probability.py": "asks how many rows it may bound at once",
-    "campaign/dask_engine.py": "asks a cluster for workers that declare a GPU",
     "cli/options.py": "lists the devices that a user may name",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -21,10 +22,11 @@ from rarely.cli.verify import verify
 from rarely.core.errors import RarelyError
 
 USER_ERROR = 2
+OUR_ERROR = 70  # EX_SOFTWARE of sysexits.h: 1 means that something was rejected or failed
 
 
 class _Group(TyperGroup):
-    """Errors that a user can cause become one message and exit code 2; any other keeps its traceback."""
+    """Errors that a user can cause become one message and exit code 2; any other keeps its traceback and exits 70."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -34,6 +36,21 @@ class _Group(TyperGroup):
             raise typer.Exit(USER_ERROR) from error
         except KeyboardInterrupt:
             end_interrupted("")
+        except BrokenPipeError:  # whoever read the output has seen enough
+            raise
+        except OSError as error:  # a full disk, a name too long, a folder without permission
+            where = "" if error.filename is None else f"{error.filename}: "
+            show_error(f"{where}{error.strerror or error}")
+            raise typer.Exit(USER_ERROR) from error
+        except MemoryError as error:
+            show_error("there is not enough memory for this; try a smaller batch, or fewer problems at once")
+            raise typer.Exit(USER_ERROR) from error
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] in ("click", "typer"):
+                raise  # wrong options, and the way in which they end a program
+            traceback.print_exc()
+            show_error("this is a fault of rarely, not of yours; please report it with the lines above")
+            raise typer.Exit(OUR_ERROR) from error
 
 
 app = typer.Typer(
@@ -63,6 +80,9 @@ def _options(
     """How rarely does your neural network fail?
 
     Violation probabilities with honest intervals, witnesses and verdicts.
+
+    Exit codes: 0 success, 1 rejected or some failed, 2 an error that is explained, 3 undecided, 70 a fault of rarely,
+    130 after Ctrl-C. RARELY_LIMITS=N lets files ask for N times the memory and work that they may (SECURITY.md).
     """
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,6 +58,7 @@ def plan(file: PlanFile, json_file: opt.JsonFile = None, quiet: opt.Quiet = Fals
     chunks = f"{summary.chunks:,} chunk{'s' if summary.chunks > 1 else ''}"
     calls = f"about {large(summary.calls)} network calls if log p is near -20"
     console.print(f"{summary.problems:,} problems in {chunks}; {calls}")
+    _show_uncovered(summary.uncovered)
 
 
 @campaign.command()
@@ -79,9 +79,9 @@ def run(
 ) -> None:
     """Run a plan, or go on with it: what is finished is never done twice.
 
-    Exit code 0: all problems are done; 1: some failed; 130: interrupted.
+    Exit code 0: all problems are done; 1: some failed; 2: it could not run, or not go on; 130: interrupted.
     """
-    from rarely.campaign.campaign import Campaign
+    from rarely.campaign.campaign import Campaign, run_command
     from rarely.cli.running import view
 
     study = Campaign(file)
@@ -92,9 +92,7 @@ def run(
                 retry_failed=retry_failed, watch=watch,
             )  # fmt: skip
     except KeyboardInterrupt:
-        given = {"--engine": engine, "--workers": workers, "--scheduler": scheduler, "--device": device}
-        told = [(name, str(value)) for name, value in given.items() if value not in ("local", "auto", None)]
-        again = shlex.join(["rarely", "campaign", "run", str(file), "--out", str(out), *chain(*told)])
+        again = run_command(file, out, engine.value, workers, scheduler, device)
         end_interrupted(f"; what is finished is kept. To go on: {again}")
     with store:
         if not quiet:
@@ -118,6 +116,7 @@ def status(folder: Folder, json_file: opt.JsonFile = None, quiet: opt.Quiet = Fa
                 "counts": store.counts(),
                 "outcomes": store.outcomes(),
                 "calls": store.calls(),
+                "uncovered": store.uncovered,
             },
         )
         if prints(quiet, json_file):
@@ -142,11 +141,10 @@ def compare(
 
     check_writable(csv_file, json_file)
     with Store.open(first) as a, Store.open(second) as b:
-        found = compare_stores(a, b)
-    write_json(json_file, _as_data(found))
-    if csv_file is not None:
-        rows = [_pair_row(pair) for pair in found.pairs]
-        write_csv(csv_file, list(rows[0]) if rows else ["problem"], rows)
+        found = compare_stores(a, b, _SHOWN)
+        write_json(json_file, _as_data(found), pairs=map(_pair_row, found.matches.pairs()))
+        if csv_file is not None:
+            write_csv(csv_file, _PAIR, map(_pair_row, found.matches.pairs()))
     if prints(quiet, json_file):
         _show_comparison(found)
 
@@ -163,6 +161,7 @@ def export(
 
     check_writable(out)
     with Store.open(folder) as store:
+        store.check()
         rows = export_store(store, out)
     if not quiet:
         screen().print(f"{rows:,} problems written to {out}", markup=False)
@@ -176,6 +175,7 @@ def _show_status(store: Store) -> None:
         table.add_row(name, f"{count:,}")
     console.print(table)
     console.print(f"{store.calls():,} network calls")
+    _show_uncovered(store.uncovered)
     for number, record in enumerate(store.records("failed")):
         if number == _SHOWN:
             console.print(f"and {counts['failed'] - _SHOWN} more failed problems", style="red")
@@ -185,23 +185,32 @@ def _show_status(store: Store) -> None:
         console.print(f"to go on: {store.header.command}", markup=False, soft_wrap=True)
 
 
+def _show_uncovered(uncovered: Sequence[str]) -> None:
+    """What a resumed run would not notice."""
+    for one in uncovered[:_SHOWN]:
+        screen().print(f"not covered by the fingerprint: {one}", markup=False, soft_wrap=True)
+    if len(uncovered) > _SHOWN:
+        screen().print(f"and {len(uncovered) - _SHOWN} more that it does not cover")
+
+
 def _show_comparison(found: Comparison) -> None:
     console = screen()
     console.print(
-        f"{len(found.pairs):,} problems matched and done in both; {found.unfinished:,} matched but not done; "
-        f"{found.only_a:,} only in A, {found.only_b:,} only in B"
+        f"{found.done:,} problems matched and done in both; {found.unfinished:,} matched but not done; "
+        f"{found.matches.only_a:,} only in A, {found.matches.only_b:,} only in B"
     )
     table = plain_table("problem", "log p in A", "log p in B", "difference", f"{found.confidence:.0%} interval", "")
-    ranked = sorted(found.pairs, key=lambda pair: -abs(pair.difference) if pair.difference is not None else -math.inf)
-    for pair in ranked[:_SHOWN]:
+    for pair in found.largest:
         change, interval = "", ""
         if pair.difference is not None:
             change, interval = f"{pair.difference:+.2f}", f"{pair.low:+.2f} to {pair.high:+.2f}"
         table.add_row(pair.name, _log_prob(pair.a), _log_prob(pair.b), change, interval, pair.verdict)
     console.print(table)
-    if len(ranked) > _SHOWN:
-        console.print(f"the {_SHOWN} largest differences of {len(ranked):,}; all of them with --csv or --json")
-    for verdict, count in found.verdicts().items():
+    if found.done > _SHOWN:
+        console.print(f"the {_SHOWN} largest differences of {found.done:,}; all of them with --csv or --json")
+    if found.undefined:
+        console.print(f"{found.undefined:,} without a difference, which stand last: one side or both have no number")
+    for verdict, count in found.verdicts.items():
         console.print(f"{count:,} {verdict}")
     for name, spread in (("mean", found.mean), ("median", found.median)):
         if spread is not None:
@@ -216,34 +225,32 @@ def _log_prob(record: Any) -> str:
     return f"{value:.2f}" if math.isfinite(value) else record.estimate.outcome.value
 
 
+_PAIR = (
+    "problem", "network_a", "network_b", "outcome_a", "outcome_b", "log_prob_a", "log_prob_b", "difference", "low",
+    "high", "verdict",
+)  # fmt: skip
+
+
 def _pair_row(pair: Pair) -> dict[str, Any]:
     a, b = pair.a.estimate, pair.b.estimate
     assert a is not None
     assert b is not None
-    return {
-        "problem": pair.name,
-        "network_a": pair.a.network,
-        "network_b": pair.b.network,
-        "outcome_a": a.outcome.value,
-        "outcome_b": b.outcome.value,
-        "log_prob_a": a.log_prob,
-        "log_prob_b": b.log_prob,
-        "difference": pair.difference,
-        "low": pair.low,
-        "high": pair.high,
-        "verdict": pair.verdict,
-    }
+    told = (
+        pair.name, pair.a.network, pair.b.network, a.outcome.value, b.outcome.value, a.log_prob, b.log_prob,
+        pair.difference, pair.low, pair.high, pair.verdict,
+    )  # fmt: skip
+    return dict(zip(_PAIR, told, strict=True))
 
 
 def _as_data(found: Comparison) -> dict[str, Any]:
     return {
         "schema": 1,
         "confidence": found.confidence,
-        "only_a": found.only_a,
-        "only_b": found.only_b,
+        "only_a": found.matches.only_a,
+        "only_b": found.matches.only_b,
         "unfinished": found.unfinished,
-        "verdicts": found.verdicts(),
+        "undefined": found.undefined,
+        "verdicts": found.verdicts,
         "mean": found.mean and asdict(found.mean),
         "median": found.median and asdict(found.median),
-        "pairs": [_pair_row(pair) for pair in found.pairs],
     }

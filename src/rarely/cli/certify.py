@@ -45,12 +45,12 @@ def certify(
         problem, p_max, confidence, timeout=timeout, seed=seed, device=device, max_evaluations=max_evaluations
     )
     rejected = decision.ruling is Ruling.REJECTED
+    if prints(quiet, json_file):  # first: the disk may be full
+        screen().print(str(decision), markup=False, soft_wrap=True)
     if rejected and len(decision.witnesses):
         decision.witnesses.save(witness)
-    write_json(json_file, decision)
-    if prints(quiet, json_file):
-        screen().print(str(decision), markup=False, soft_wrap=True)
-        if rejected and len(decision.witnesses):
+        if prints(quiet, json_file):
             screen().print(f"violating inputs: {witness}", markup=False)
+    write_json(json_file, decision)
     if decision.ruling is not Ruling.ACCEPTED:
         raise typer.Exit(REJECTED if rejected else UNDECIDED)

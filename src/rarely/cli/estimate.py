@@ -68,9 +68,9 @@ def estimate(
     outcomes = run_problems(problems, estimator, run, title="estimating", quiet=quiet)
     found = outcomes.finished()
     if found:
-        write_json(json_file, found if many else found[0])
-        if prints(quiet, json_file):
+        if prints(quiet, json_file):  # first: the disk may be full
             _show(found, many)
+        write_json(json_file, found if many else found[0])
         if witnesses is not None:
             _save_witnesses(found, witnesses, many)
         if plot is not None:

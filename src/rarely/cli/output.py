@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -44,21 +44,51 @@ def check_writable(*files: Path | None) -> None:
     for file in files:
         if file is None or file == STDOUT:
             continue
-        if file.is_dir() or not file.resolve().parent.is_dir():
-            raise InputError(f"{file} cannot be written: {'it is' if file.is_dir() else 'there is no such'} folder")
+        try:
+            wrong = (
+                "it is a folder"
+                if file.is_dir()
+                else ""
+                if file.resolve().parent.is_dir()
+                else "there is no such folder"
+            )
+        except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
+            wrong = getattr(error, "strerror", None) or str(error)
+        if wrong:
+            raise InputError(f"{file} cannot be written: {wrong}")
 
 
-def write_json(file: Path | None, content: Any) -> None:
-    """Plain data, in which whatever has a `to_json` of its own may stand."""
+def write_json(file: Path | None, content: Any, **lists: Iterable[Any]) -> None:
+    """Plain data, in which whatever has a `to_json` of its own may stand; `lists` are written entry by entry."""
     if file is None:
         return
+    if file == STDOUT:
+        sys.stdout.writelines(_as_json(content, lists))
+        return
+    try:
+        with file.open("w", encoding="utf-8") as out:
+            out.writelines(_as_json(content, lists))
+    except OSError as error:
+        from rarely.core.errors import InputError
+
+        raise InputError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _as_json(content: Any, lists: Mapping[str, Iterable[Any]]) -> Iterator[str]:
     from rarely.questions.result import plain
 
-    text = json.dumps(plain(content), indent=2, allow_nan=False, default=lambda part: json.loads(part.to_json())) + "\n"
-    if file == STDOUT:
-        sys.stdout.write(text)
-    else:
-        file.write_text(text, encoding="utf-8")
+    def text(part: Any, indent: int | None = None) -> str:
+        known = plain(part)
+        return json.dumps(known, indent=indent, allow_nan=False, default=lambda one: json.loads(one.to_json()))
+
+    whole = text(content, 2)
+    yield whole.removesuffix("\n}") if lists else whole
+    for name, entries in lists.items():
+        yield f',\n  "{name}": ['
+        for number, entry in enumerate(entries):
+            yield ("," if number else "") + f"\n    {text(entry)}"
+        yield "\n  ]"
+    yield "\n}\n" if lists else "\n"
 
 
 def probability(estimate: Estimate) -> tuple[str, str]:

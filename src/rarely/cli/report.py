@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -14,8 +15,6 @@ from rarely.cli import options as opt
 from rarely.cli.output import check_writable, screen
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from rarely.campaign.store import Record
 
 _INTERACTIVE = ".html"
@@ -58,7 +57,7 @@ def report(
 
     check_writable(out)
     with Store.open(folder) as store, _writing(out):
-        counted = write_page(out, store.header, store.records(), store.witnesses)
+        counted = write_page(out, store.header, store.records(), store.witnesses, uncovered=store.uncovered)
     if not quiet:
         screen().print(in_a_sentence(counted), markup=False, soft_wrap=True)
         screen().print(f"Written: {out} ({out.stat().st_size / 1000:,.0f} kB)", markup=False, soft_wrap=True)
@@ -103,45 +102,79 @@ def plot(
     check_writable(out)
     if not (min(size) >= 1 and max(size) <= 40):
         raise InputError(f"--size is in inches, from 1 to 40; got {size[0]:g} {size[1]:g}")
-    records = [record for record in read_records(sources) if only is None or only in record.name]
-    if not records:
-        raise InputError("there is no problem to draw" if only is None else f"no problem has {only!r} in its name")
-    chosen = kind or (Kind.curve if len({record.radius for record in records}) > 1 else Kind.distribution)
-    if out.suffix.lower() == _INTERACTIVE:
-        from rarely.report.interactive import write_interactive
-
-        with _writing(out):
-            write_interactive(out, records, chosen.value)
+    records = _chosen(read_records(sources), only)
+    interactive = out.suffix.lower() == _INTERACTIVE
+    if kind is Kind.levels:
+        _draw_climbs(records, out, size, interactive)
     else:
-        from rarely.report.figures import save
-
-        drawn = _draw(records, chosen, size)
-        with _writing(out):
-            save(drawn, out)
+        kind = _draw(records, kind, out, size, interactive)
     if not quiet:
-        screen().print(f"Written: {out} ({chosen.value})", markup=False, soft_wrap=True)
+        screen().print(f"Written: {out} ({kind.value})", markup=False, soft_wrap=True)
 
 
-def _draw(records: Sequence[Record], kind: Kind, size: tuple[float, float]) -> Figure:
+def _chosen(records: Iterable[Record], only: str | None) -> Iterator[Record]:
+    from rarely.core.errors import InputError
+
+    seen = False
+    for record in records:
+        if only is None or only in record.name:
+            seen = True
+            yield record
+    if not seen:
+        raise InputError("there is no problem to draw" if only is None else f"no problem has {only!r} in its name")
+
+
+def _draw(
+    records: Iterable[Record], kind: Kind | None, out: Path, size: tuple[float, float], interactive: bool
+) -> Kind:
+    """A figure of numbers; one pass over the records, of which little is kept."""
     from rarely.core.errors import InputError
     from rarely.report import figures
+    from rarely.report.interactive import Marks, write_interactive
     from rarely.report.tally import tally
 
-    if kind is Kind.levels:
-        climbed = [record.estimate for record in records if record.estimate and len(record.estimate.levels) > 1]
-        if not climbed:
-            raise InputError("no problem has levels: its estimator did not climb")
-        if len(climbed) > _MOST_CLIMBS:
-            raise InputError(f"{len(climbed)} problems have levels, too many for one figure; choose some with --only")
-        return figures.plot_levels(climbed, size) if len(climbed) > 1 else figures.plot_estimate(climbed[0], size)
-    counted = tally(records, max_rows=0)
-    if kind is Kind.distribution:
-        if not counted.trusted and not counted.doubtful:
-            raise InputError("no problem has a probability yet, so there is no distribution to draw")
-        return figures.plot_distribution(counted.trusted, counted.doubtful, size)
+    marks = Marks()
+    counted = tally(marks.watch(records) if interactive else records, max_rows=0)
     curves = counted.curves()
-    if not curves:
+    kind = kind or (Kind.curve if curves else Kind.distribution)
+    if kind is Kind.distribution and not counted.trusted and not counted.doubtful:
+        raise InputError("no problem has a probability yet, so there is no distribution to draw")
+    if kind is Kind.curve and not curves:
         raise InputError("a curve needs finished problems at two radii or more; try --kind distribution")
-    if len(curves) > len(figures.SERIES):
+    if interactive:
+        with _writing(out):
+            write_interactive(out, kind.value, counted, marks)
+        return kind
+    if kind is Kind.curve and len(curves) > len(figures.SERIES):
         raise InputError(f"{len(curves)} curves are too many for one figure; choose some with --only")
-    return figures.plot_curves(curves, size=size)
+    if kind is Kind.curve:
+        drawn = figures.plot_curves(curves, size=size)
+    else:
+        drawn = figures.plot_distribution(counted.trusted, counted.doubtful, size)
+    with _writing(out):
+        figures.save(drawn, out)
+    return kind
+
+
+def _draw_climbs(records: Iterable[Record], out: Path, size: tuple[float, float], interactive: bool) -> None:
+    from dataclasses import replace
+
+    from rarely.core.errors import InputError
+    from rarely.report import figures
+    from rarely.report.interactive import write_climbs
+
+    climbed = ((record.name, record.estimate) for record in records)
+    climbs = (replace(e, name=e.name or name) for name, e in climbed if e is not None and len(e.levels) > 1)
+    kept = list(itertools.islice(climbs, _MOST_CLIMBS))
+    more = sum(1 for _ in climbs)
+    if not kept:
+        raise InputError("no problem has levels: its estimator did not climb")
+    if more:
+        raise InputError(f"{len(kept) + more} problems have levels, too many for one figure; choose some with --only")
+    if interactive:
+        with _writing(out):
+            write_climbs(out, kept)
+        return
+    drawn = figures.plot_levels(kept, size) if len(kept) > 1 else figures.plot_estimate(kept[0], size)
+    with _writing(out):
+        figures.save(drawn, out)

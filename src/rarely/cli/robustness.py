@@ -89,20 +89,19 @@ def robustness(
         raise InputError("--eps must be positive numbers")
     net = normalised(load_network(network, architecture=architecture, trust_pickle=trust_pickle), shift, scale)
     images = load_images(inputs, input_shape(net), labels)
-    if clip is not None:
-        images.check_range(inputs, clip, f"--clip {clip[0]:g} {clip[1]:g}")
+    images.check(clip, "" if clip is None else f"--clip {clip[0]:g} {clip[1]:g}")
     rows = plan_rows(net, images, radii, norm.value, clip)
     waiting = [(row, row.problem) for row in rows if row.problem is not None]
     outcomes = run_problems([p for _, p in waiting], estimator, run, title="robustness", quiet=quiet)
     for i, (row, _) in enumerate(waiting):
         row.estimate = outcomes.estimates.get(i)
     summaries = summarise(rows, radii)
+    if prints(quiet, json_file):  # first: the disk may be full
+        _show(rows, summaries)
     if json_file is not None:
         write_json(json_file, _as_data(rows, summaries, norm.value, clip))
     if csv_file is not None:
         write_csv(csv_file, ROW_COLUMNS, (row.flat() for row in rows))
-    if prints(quiet, json_file):
-        _show(rows, summaries)
     found = sorted({row.eps for row in rows if row.estimate is not None})
     if plot is not None and found:
         from rarely.report.figures import plot_curves, save

@@ -145,13 +145,14 @@ def _lines() -> Callable[[Standing], None]:
 
 
 def sentence(standing: Standing) -> str:
-    parts = [f"{standing.done:,} of {standing.total:,} done", f"{standing.running:,} running"]
+    parts = [f"{standing.done:,} of {standing.total:,} done", standing.waiting or f"{standing.running:,} running"]
     if standing.failed:
-        parts.append(f"{standing.failed:,} failed")
+        late = f" ({standing.late:,} out of time)" if standing.late else ""
+        parts.append(f"{standing.failed:,} failed{late}")
     if standing.calls:
         parts.append(f"{standing.calls_per_second:,.0f} calls/s")
     left = standing.seconds_left
-    if left:
+    if left and not standing.waiting:
         parts.append(f"about {duration(left)} left")
     return ", ".join(parts)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 INK, ACCENT, FAINT, WARNING = "#22303c", "#1f6f8b", "#b8c4cc", "#c8553d"
 SERIES = (ACCENT, "#c98a1b", "#7a5aa6", "#5b8c5a", "#a34a6d", "#5f6b76")  # curves side by side
 _MARKERS = "osD^vP"
-_MAX_POINTS = 2000  # more become a smear, and a large file
-_LONGEST = 44  # characters of a name in a legend
+MAX_POINTS = 2000  # more become a smear, and a large file
+_LONGEST = 44  # characters of a name in a legend; a headline has room for twice as many
 LN10 = math.log(10)
 _FORMATS = (".svg", ".png", ".pdf")
 
@@ -126,7 +126,7 @@ def plot_curves(curves: Sequence[Curve], floor: float | None = None, size: tuple
     floor = floor if floor is not None else _lowest(columns)
     figure = _figure(*size)
     axes = figure.subplots()
-    if len(curves) == 1 and sum(np.size(column) for column in columns) <= _MAX_POINTS:
+    if len(curves) == 1 and sum(np.size(column) for column in columns) <= MAX_POINTS:
         for radius, column in zip(curves[0].radii, curves[0].log_probs, strict=True):
             points = np.maximum(np.asarray(column, dtype=float), floor) / LN10
             axes.plot(np.full(len(points), radius), points, ls="", marker=".", color=FAINT, markersize=5, zorder=1)
@@ -135,7 +135,7 @@ def plot_curves(curves: Sequence[Curve], floor: float | None = None, size: tuple
         low, middle, high = np.maximum(curve.quartiles(), floor).T / LN10
         band = {"alpha": 0.2, "label": "quartiles"} if len(curves) == 1 else {"alpha": 0.1}
         axes.fill_between(curve.radii, low, high, color=color, linewidth=0, **band)
-        name = _literal(curve.name[-_LONGEST:]) if len(curves) > 1 else "median"
+        name = _literal(curve.name) if len(curves) > 1 else "median"
         axes.plot(curve.radii, middle, color=color, marker=marker, markersize=5, label=name)
     if any(np.isneginf(np.asarray(column, dtype=float)).any() for column in columns):
         axes.axhline(floor / LN10, color=WARNING, linewidth=1, linestyle="--", label="no violation found")
@@ -203,12 +203,13 @@ def plot_witnesses(originals: ArrayLike, witnesses: ArrayLike, titles: Sequence[
 def _headline(estimate: Estimate) -> str:
     """The one-line summary without its costs, the name on a line of its own."""
     text = str(estimate).rpartition(" (")[0].removeprefix(f"{estimate.name}: ")
-    return f"{_literal(estimate.name)}\n{text}" if estimate.name else text
+    return f"{_literal(estimate.name, 2 * _LONGEST)}\n{text}" if estimate.name else text
 
 
-def _literal(text: str) -> str:
-    """A name as it is: matplotlib would read what stands between dollar signs as mathematics."""
-    return text.replace("$", r"\$")
+def _literal(text: str, longest: int = _LONGEST) -> str:
+    """A name as it is, or its end: matplotlib would read what stands between dollar signs as mathematics."""
+    shown = text if len(text) <= longest else f"…{text[1 - longest :]}"
+    return shown.replace("$", r"\$")
 
 
 def _picture(image: NDArray[Any]) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rarely.campaign.store import Header, Record, WitnessSet
+from rarely.campaign.store import Header, Record
+from rarely.campaign.witnesses import WitnessSet
 from rarely.questions.result import in_words, scientific
 from rarely.report.charts import charts, how_many, large
 from rarely.report.tally import FIELDS, MAX_ROWS, STANDINGS, Tally, tally
@@ -30,10 +31,11 @@ def write_page(
     records: Iterable[Record],
     witnesses: Callable[[str], WitnessSet | None],
     max_rows: int = MAX_ROWS,
+    uncovered: Sequence[str] = (),
 ) -> Tally:
     """Write the page and return what it counted. `records` is read once; an older page stays until the new is whole."""
     counted = tally(records, max_rows)
-    text = _page(header, counted, witnesses)
+    text = _page(header, counted, witnesses, uncovered)
     draft = file.with_name(f".{file.name}.part")
     try:
         draft.write_text(text, encoding="utf-8", errors="replace")  # a file name need not be valid Unicode
@@ -43,7 +45,9 @@ def write_page(
     return counted
 
 
-def _page(header: Header, counted: Tally, witnesses: Callable[[str], WitnessSet | None]) -> str:
+def _page(
+    header: Header, counted: Tally, witnesses: Callable[[str], WitnessSet | None], uncovered: Sequence[str]
+) -> str:
     rows = counted.rows()
     keys = dict.fromkeys([*(found.record.key for found in counted.worst), *(key for key, _ in rows)])
     script = '(() => {\n"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS) + "\n})();\n"
@@ -58,6 +62,7 @@ def _page(header: Header, counted: Tally, witnesses: Callable[[str], WitnessSet 
         charts=charts(counted),
         witnesses={key: seen for key in list(keys)[:WITH_WITNESS] if (seen := shown(witnesses(key)))},
         provenance=_provenance(header, counted),
+        uncovered=uncovered,
         fields=FIELDS,
         standings=STANDINGS,
         rows=[text for _, text in rows],

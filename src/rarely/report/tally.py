@@ -15,10 +15,12 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 
 from rarely.campaign.robustness import Curve
-from rarely.campaign.store import FILE, Record, Store
+from rarely.campaign.schema import FILE
+from rarely.campaign.store import Record, Store
 from rarely.campaign.tables import flat
-from rarely.core.errors import FormatError, InputError
+from rarely.core.errors import FormatError
 from rarely.core.evidence import Evidence
+from rarely.io.files import read_json
 from rarely.questions.result import Estimate, Outcome
 
 # How a problem stands, in the order in which shares are shown, and the sentence that explains it.
@@ -38,6 +40,7 @@ FIELDS = (
 )  # fmt: skip
 MAX_ROWS = 20_000  # more would make a page that browsers open slowly
 _WORST = 6  # cards on the page
+_LONGEST = 1000  # characters of one cell: a reason or a name may have millions
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,11 @@ class Tally:
             self._count(record, record.estimate, stands)
         if self.max_rows == 0:
             return
-        entry = (_badness(record, stands), record.key, _row(record, stands))
+        bad = _badness(record, stands)
         if len(self._rows) < self.max_rows:
-            heapq.heappush(self._rows, entry)
-        else:
-            heapq.heappushpop(self._rows, entry)
+            heapq.heappush(self._rows, (bad, record.key, _row(record, stands)))
+        elif bad > self._rows[0][0]:
+            heapq.heapreplace(self._rows, (bad, record.key, _row(record, stands)))
 
     def _count(self, record: Record, estimate: Estimate, stands: str) -> None:
         self.calls += estimate.calls
@@ -189,7 +192,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value
+    return f"{value[:_LONGEST]}…" if isinstance(value, str) and len(value) > _LONGEST else value
 
 
 def read_records(sources: Iterable[Path]) -> Iterator[Record]:
@@ -205,18 +208,13 @@ def _campaign(folder: Path) -> Iterator[Record]:
 
 
 def _results(file: Path) -> Iterator[Record]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise FormatError(file, f"not JSON: {error}") from error
+    content = read_json(file)
     study = content if isinstance(content, dict) and "rows" in content else None
     found: Any = study["rows"] if study else content if isinstance(content, list) else [content]
     try:
         for index, entry in enumerate(found):
             yield _from_study(file, index, entry, study["norm"]) if study else _alone(file, index, entry)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FormatError(file, f"not a result of `rarely estimate` or `rarely robustness`: {error!r}") from error
 
 

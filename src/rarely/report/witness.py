@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rarely.campaign.store import WitnessSet
+from rarely.campaign.witnesses import WitnessSet
 
 Array = NDArray[Any]
 MAX_SIDE = 96  # pixels; larger pictures are scaled down, so that fifty of them stay small

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,23 @@ import pytest
 
 import made_campaign as made
 from rarely.campaign.robustness import Curve
+from rarely.campaign.store import Record
 from rarely.core.errors import FormatError, InputError
+from rarely.questions.result import Outcome
+from rarely.report import interactive
 from rarely.report.charts import Drawing, inline
-from rarely.report.figures import histogram, plot_curves, plot_distribution, plot_levels, save
-from rarely.report.interactive import write_interactive
+from rarely.report.figures import (
+    LN10,
+    MAX_POINTS,
+    histogram,
+    plot_curves,
+    plot_distribution,
+    plot_estimate,
+    plot_levels,
+    plot_probabilities,
+    save,
+)  # fmt: skip
+from rarely.report.interactive import Marks, write_climbs, write_interactive
 from rarely.report.page import render
 from rarely.report.tally import read_records, tally
 
@@ -125,7 +139,7 @@ def test_files_that_are_no_results(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(FormatError, match="cannot be read"):
         list(read_records([tmp_path / "none.json"]))
 
 
@@ -134,10 +148,60 @@ def test_figures_to_point_at(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("plotly")
     file = tmp_path / "figure.html"
     records = [made.record(i, made.violated(-5.0 - i), name=f"</script><b>{i}") for i in range(6)]
-    write_interactive(file, records, kind)
+    _write(file, records, kind)
     text = file.read_text(encoding="utf-8")
     assert "</script><b>" not in text
     assert "plotly" in text
     assert ' src="http' not in text
-    with pytest.raises(InputError, match="nothing"):
-        write_interactive(file, [made.record(0, None)], kind)
+    if kind != "levels":
+        with pytest.raises(InputError, match="nothing"):
+            _write(file, [made.record(0, None)], kind)
+
+
+def _write(file: Path, records: list[Record], kind: str) -> None:
+    if kind == "levels":
+        write_climbs(file, [replace(r.estimate, name=r.name) for r in records if r.estimate])
+    else:
+        marks = Marks()
+        write_interactive(file, kind, tally(marks.watch(records), max_rows=0), marks)
+
+
+@pytest.mark.parametrize("kind", ["curve", "distribution"])
+def test_a_figure_to_point_at_names_the_most_probable_of_many(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("plotly")
+    count = 2 * MAX_POINTS
+    records = [made.record(i, made.violated(-5.0 - i / count), name=f"problem {i:05d}") for i in range(count)]
+    records += [made.record(count, made.violated(-1.0, name="x" * 10**6), name="y" * 10**6)]
+    _write(tmp_path / "few.html", records[:2], kind)
+    _write(tmp_path / "many.html", records, kind)
+    text = (tmp_path / "many.html").read_text(encoding="utf-8")
+    assert "problem 00000" in text
+    assert f"problem {MAX_POINTS - 2:05d}" in text
+    assert f"problem {MAX_POINTS - 1:05d}" not in text  # one place is that of the last record
+    assert len(text) < (tmp_path / "few.html").stat().st_size + 400 * MAX_POINTS
+
+
+def test_shares_of_a_distribution_are_those_of_all_problems(tmp_path: Path) -> None:
+    """Marks stand on the line of all problems: the most probable at 1, each next one a problem lower."""
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    count = MAX_POINTS + 500
+    records = [made.record(i, made.violated(-2.0 - i)) for i in range(count)]
+    records += [made.record(count + i, made.unseen(Outcome.BELOW_FLOOR, -9.0)) for i in range(500)]
+    records += [made.record(count + 500, None)]  # waits, and does not count
+    marks, figure = Marks(), graph_objects.Figure()
+    counted = tally(marks.watch(records), max_rows=0)
+    interactive._distribution(figure, counted, marks.sorted())
+    line, points = figure.data
+    assert list(points.y[:2]) == [1.0, pytest.approx(1 - 1 / (count + 500))]
+    assert points.x[0] == pytest.approx(-2.0 / LN10)
+    assert (line.x[-1], line.y[-1]) == (points.x[0], 1.0)
+    assert line.y[0] == pytest.approx(501 / (count + 500))  # 500 without a number are below all that have one
+
+
+def test_long_names_leave_room_for_the_figure(tmp_path: Path) -> None:
+    long = made.violated(-20.0, name=f"begin {'very ' * 5000} long end")
+    for figure in (plot_levels([long, long]), plot_estimate(long), plot_probabilities([long])):
+        save(figure, tmp_path / "names.svg")
+        text = (tmp_path / "names.svg").read_text(encoding="utf-8")
+        assert "long end" in text
+        assert len(text) < 100_000

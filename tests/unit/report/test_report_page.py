@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import made_campaign as made
-from rarely.campaign.store import Header, Record, WitnessSet
+from rarely.campaign.store import Header, Record
+from rarely.campaign.witnesses import WitnessSet
 from rarely.core.evidence import SPLITTING, Number
 from rarely.questions.result import Outcome
 from rarely.report.page import WITH_WITNESS, write_page

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rarely.campaign.store import WitnessSet
+from rarely.campaign.witnesses import WitnessSet
 from rarely.report.page import render
 from rarely.report.witness import MAX_SIDE, as_picture, shown
 
