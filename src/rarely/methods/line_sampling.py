@@ -16,6 +16,7 @@ from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import LINES_SHARE
 from rarely.methods.base import Progress, Run, progress
+from rarely.methods.guesses import learn, survey
 from rarely.methods.lines import Line, find_lines, stack_lines
 from rarely.methods.modes import search_calls
 from rarely.methods.tempering import ROOT_CALLS, Lines, Particles, temper
@@ -45,7 +46,7 @@ class LineSampling:
     """
 
     target_error: float = 0.1
-    chains: int = 8
+    chains: int = 4
     length: int = 8
     replicates: int = 8
     growth: int = 40  # all rounds together are at most this many times the first
@@ -111,6 +112,8 @@ class LineSampling:
         plan = self._payable(batch, plan, regions)
         for line in plan:
             regions[line.owner].lines.append(line)
+        if plan:
+            survey(batch, plan, rng)
         first = [self._first_size(regions[line.owner]) for line in plan]
         before = batch.calls()
         more = [1] * len(batch)
@@ -123,10 +126,7 @@ class LineSampling:
             sizes = [0 if id(k) in least else -(-n * more[k.owner] // longer) for k, n in zip(plan, first, strict=True)]
             for chains in sorted(set(sizes) - {0}):
                 group = [line for line, c in zip(plan, sizes, strict=True) if c == chains]
-                self._round(batch, group, max(2, chains), longer * self.length, rng)
-                steps = [] if turn else [line for line in group if line.stepped]
-                if steps:
-                    self._round(batch, steps, max(2, chains), self.length, rng)
+                self.populate(batch, group, max(2, chains), longer * self.length, rng)
             for region, times in zip(regions, more, strict=True):
                 region.size += times
             yield progress("line sampling", batch, [region.log_prob for region in regions], sum(map(bool, more)))
@@ -156,21 +156,32 @@ class LineSampling:
         wanted = math.ceil(region.size * (excess**2 - 1))
         return int(max(0, min(wanted, _TIMES * region.size, self.growth - region.size, affordable)))
 
-    def _round(self, batch: Batch, lines: Sequence[Line], chains: int, length: int, rng: Rng) -> None:
-        """One population of `chains` chains per replicate of every line, all in one batch."""
+    def populate(self, batch: Batch, lines: Sequence[Line], chains: int, length: int, rng: Rng) -> None:
+        """One population of `chains` chains per replicate of every line, again where entries were taken wrongly."""
+        while lines:
+            kinds = [[line for line in lines if line.exact == exact] for exact in (False, True)]
+            lines = [line for kind in kinds if kind for line in self._populations(batch, kind, chains, length, rng)]
+
+    def _populations(self, batch: Batch, lines: Sequence[Line], chains: int, length: int, rng: Rng) -> list[Line]:
+        """Returns lines to try again, more exactly."""
         stacked = stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(self.replicates))
         result = temper(stacked, self.replicates, chains, length, rng)
         tested = _test_beyond(stacked, result.last, rng)
         early = _violating_before(stacked, result.last)
+        again: list[Line] = []
         for j, line in enumerate(lines):
             rows = slice(j * self.replicates, (j + 1) * self.replicates)
-            if not (line.stepped or line.rounds) and float(early[rows].mean()) > _EARLY:
-                line.stepped = True  # these entries are none: the round is made again with roots that are bracketed
+            misled = not line.exact and not learn(line, result.guess[rows], result.truth[rows])
+            if misled or (not line.stepped and float(early[rows].mean()) > _EARLY):
+                line.exact, line.stepped = True, line.stepped or not misled
+                line.forget()
+                again.append(line)
                 continue
-            line.rounds.append((chains * length, result.log_prob[rows]))
+            line.rounds.append((chains * length, result.log_prob[rows].cpu()))
             line.alive.append(float(result.alive[rows].mean()))
             line.heights.append(result.last.h[rows].flatten().cpu())
             line.record(*(value[rows] for value in tested))
+        return again
 
 
 def _left(batch: Batch) -> list[float]:

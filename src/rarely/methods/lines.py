@@ -32,12 +32,17 @@ class Line:
     alpha: Tensor  # (d,)
     distance: float  # to the region along it, or what is typical of violating points
     typical: float = 1.0  # cosine that slopes at the violating points that it is for have with it
+    points: Tensor | None = None  # (n, d) those points
     rivals: list[Line] = field(default_factory=list)
     rounds: list[tuple[int, Tensor]] = field(default_factory=list)  # states, and log p of each replicate
     alive: list[float] = field(default_factory=list)  # share of lines that reach the region at all, per round
     heights: list[Tensor] = field(default_factory=list)  # h of the particles at temperature 1
     hits: int = 0  # test points beyond an entry that violate
     tests: int = 0
+    plane: float = 0.0  # where a score is looked at, to guess the entry of a line
+    zero: float = 0.0  # the entry that a score of 0 there means
+    slope: float = 1.0  # how fast scores rise on the way
+    exact: bool = False  # guesses were seen to mislead: entries are searched for
     stepped: bool = False  # violations were met before entries: the score moves in steps, and roots need brackets
     witnesses: list[Witnesses] = field(default_factory=list)
 
@@ -53,6 +58,11 @@ class Line:
             return -math.inf
         logs = self.replicates()
         return float(torch.logsumexp(logs, 0)) - math.log(len(logs))
+
+    def forget(self) -> None:
+        """What was guessed before guesses were seen to mislead."""
+        self.rounds, self.alive, self.heights, self.witnesses = [], [], [], []
+        self.hits, self.tests = 0, 0
 
     def record(self, x: Tensor, scores: Tensor) -> None:
         self.tests, self.hits = self.tests + scores.numel(), self.hits + int((scores >= 0).sum())
@@ -137,7 +147,16 @@ def _typical(group: _Slopes, searched: Sequence[Line], row: int) -> list[Line]:
     if float(cosines[best]) < _COHERENT:
         return []
     alpha = unit(group.slopes.mean(0)) if best == 0 else directions[best]
-    return [Line(row, group.way, alpha, float((group.points @ alpha).median()), typical=float(cosines[best]))]
+    return [
+        Line(
+            row,
+            group.way,
+            alpha,
+            float((group.points @ alpha).median()),
+            typical=float(cosines[best]),
+            points=group.points,
+        )
+    ]
 
 
 def _prune(lines: list[Line], typical: list[Line]) -> tuple[list[Line], bool]:
@@ -170,5 +189,7 @@ def stack_lines(batch: Batch, lines: Sequence[Line]) -> Lines:
     for i, line in enumerate(lines):
         for j, rival in enumerate(line.rivals):
             rivals[i, j], offsets[i, j] = rival.alpha, line.distance - rival.distance
+    plane, zero, slope = (alpha.new_tensor([getattr(k, name) for k in lines]) for name in ("plane", "zero", "slope"))
     stepped = torch.tensor([line.stepped for line in lines], device=alpha.device)
-    return Lines(batch.take(owners).ways(ways), alpha, distance, rivals, offsets, stepped)
+    part, exact = batch.take(owners).ways(ways), any(line.exact for line in lines)
+    return Lines(part, alpha, distance, rivals, offsets, plane, zero, slope, stepped, exact)

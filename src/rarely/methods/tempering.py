@@ -4,11 +4,17 @@ The state is z orthogonal to alpha. With t(z) the entry of its line into the vio
 the log-probability left on that line, and p is the mean of exp(h) over normal z. h varies by a few nats where log p
 varies by forty, so a few temperatures b from 0 to 1 do. Every state of the chains is used (Dau and Chopin 2022), twice:
 the ratio of two normalising constants is that of Bennett (1976), from the states at both temperatures.
+
+To search for the entry costs three calls, at thousands of places. One score where entries are expected says nearly as
+much: t is `zero` - score / slope, which is exact where the boundary is a plane. Populations move in the law of this
+guess, and at the end each state is weighted by P(Z > t) over what was guessed, with t searched for. Lines whose guess
+was seen to mislead are `exact`: they search all along.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,9 +27,10 @@ from rarely.methods.roots import find_roots
 from rarely.stats.normal import LOG_SQRT_2PI
 
 _ESS = 0.25  # effective share of particles that a change of temperature leaves; ratios come from both sides of it
+_ENOUGH = 0.6  # effective share from which the last change is left to weights, and nothing moves at its end
 _TARGET = 0.7  # acceptance of Hamiltonian moves
-_ARC, _LEAPS = 0.9, 6  # angle of a move, and the most steps that it is taken in
-_WIDEST = 1.3  # angle of a step, which is a whole move where the region is flat
+_ARC, _LEAPS = 1.2, 8  # angle of a move, and the most steps that it is taken in
+_WIDEST = 1.4  # angle of a step, which is a whole move where the region is flat
 _CAP = 30.0  # longest drift, in units of the noise
 _MAX_TEMPERATURES = 60
 _BENNETT = 20  # rounds; each shrinks the error of a guess at least by half where half the states are effective
@@ -43,12 +50,16 @@ class Lines:
     distance: Tensor  # (R,)
     rivals: Tensor  # (R, C, d), zero rows pad
     offsets: Tensor  # (R, C), -inf pads
+    plane: Tensor  # (R,) where along alpha a score is looked at, to guess where the line enters the region
+    zero: Tensor  # (R,) the entry that a score of 0 there means
+    slope: Tensor  # (R,) how fast scores rise along alpha
     stepped: Tensor  # (R,) whether the score was seen to move in steps
+    exact: bool = False  # whether every entry is searched for, not guessed
 
     def take(self, index: Tensor) -> Lines:
         i = index.to(self.alpha.device)
-        parts = (self.alpha[i], self.distance[i], self.rivals[i], self.offsets[i], self.stepped[i])
-        return Lines(self.batch.take(index), *parts)
+        names = ("alpha", "distance", "rivals", "offsets", "plane", "zero", "slope", "stepped")
+        return replace(self, batch=self.batch.take(index.cpu()), **{name: getattr(self, name)[i] for name in names})
 
     def complement(self, v: Tensor) -> Tensor:
         """v (R, N, d) without its part along alpha."""
@@ -62,14 +73,22 @@ class Lines:
         worst, which = entries.max(-1)
         return worst, which
 
+    def at(self, z: Tensor, t: Tensor) -> Tensor:
+        """The points (R, N, d) at t (R, N) of the lines through z."""
+        return z + t.unsqueeze(-1) * self.alpha.unsqueeze(1)
+
+    def guessed(self, scores: Tensor) -> Tensor:
+        """Entries that scores (R, N) at the plane let expect."""
+        return self.zero.unsqueeze(1) - scores / self.slope.unsqueeze(1)
+
 
 @dataclass(frozen=True)
 class Particles:
     z: Tensor  # (R, N, d)
-    t: Tensor  # (R, N) entry into the region, after the cell's
+    t: Tensor  # (R, N) entry into the region, found or guessed, after the cell's
     h: Tensor  # (R, N) float64
     slope: Tensor  # (R, N) of the score along alpha at the entry
-    drift: Tensor | None  # (R, N, d) gradient of h
+    drift: Tensor | None = None  # (R, N, d) gradient of h
 
     def gather(self, index: Tensor) -> Particles:
         wide = index.unsqueeze(-1).expand(-1, -1, self.z.shape[-1])
@@ -99,31 +118,21 @@ class Particles:
 @dataclass(frozen=True)
 class Tempered:
     log_prob: Tensor  # (R,) float64
-    alive: Tensor  # (R,) share of the first lines that reach the region
-    last: Particles  # particles of each population at b = 1, drawn by weight
+    alive: Tensor  # (R,) share of lines that reach the region: of the first ones, or of those that guesses led to
+    last: Particles  # some particles of each population at b = 1, drawn by weight, with their true entries
+    guess: Tensor  # (R, N) guessed entries of the last states
+    truth: Tensor  # (R, N) and the true ones, inf where there is none
 
-
-def evaluate(lines: Lines, z: Tensor, guess: Tensor, slope: Tensor) -> Particles:
-    t = find_roots(lines.batch, z, lines.alpha, guess, slope, lines.stepped)
-    entry, _ = lines.cell_entry(z)
-    t = torch.maximum(t, entry)
-    return Particles(z, t, log_ndtr(-t.double()), slope, None)
-
-
-def with_drift(lines: Lines, particles: Particles) -> Particles:
-    """Add the gradient of h: hazard(t) times minus the gradient of t, by implicit differentiation at the entry."""
-    finite = torch.isfinite(particles.t)
-    t = torch.where(finite, particles.t, torch.zeros_like(particles.t))
-    _, g = lines.batch.gradient_normal(particles.z + t.unsqueeze(-1) * lines.alpha.unsqueeze(1))
-    entry, which = lines.cell_entry(particles.z)
-    rival = lines.rivals.gather(1, which.unsqueeze(-1).expand(-1, -1, g.shape[-1]))
-    g = torch.where((entry >= t).unsqueeze(-1), lines.alpha.unsqueeze(1) - rival, g)
-    along = (g @ lines.alpha.unsqueeze(-1)).squeeze(-1)
-    hazard = torch.exp(-0.5 * t.double() ** 2 - LOG_SQRT_2PI - log_ndtr(-t.double())).to(t.dtype)
-    drift = (hazard / along.clamp_min(1e-6)).unsqueeze(-1) * lines.complement(g)
-    drift = drift * (_CAP / drift.norm(dim=-1, keepdim=True).clamp_min(1e-9)).clamp(max=1.0)
-    drift = torch.where((finite & (along > 0)).unsqueeze(-1), drift, torch.zeros_like(drift))
-    return replace(particles, slope=torch.where(along > 0, along, particles.slope), drift=drift)
+    @staticmethod
+    def join(parts: Sequence[Tempered], rows: Sequence[Tensor]) -> Tempered:
+        """Populations in the order of their `rows`."""
+        order = torch.cat(list(rows)).argsort()
+        log_prob, alive, guess, truth = (
+            torch.cat([getattr(part, name) for part in parts])[order]
+            for name in ("log_prob", "alive", "guess", "truth")
+        )
+        z, t, h, slope = (torch.cat([getattr(p.last, n) for p in parts])[order] for n in ("z", "t", "h", "slope"))
+        return Tempered(log_prob, alive, Particles(z, t, h, slope), guess, truth)
 
 
 def temper(lines: Lines, replicates: int, chains: int, length: int, rng: Rng) -> Tempered:
@@ -134,40 +143,95 @@ def temper(lines: Lines, replicates: int, chains: int, length: int, rng: Rng) ->
     with 64 states, where common ones left no bias to be seen.
     """
     r, d, n = len(lines.batch), lines.alpha.shape[-1], chains * length
-    z = lines.complement(rng.normal((r, n, d), lines.alpha.dtype))
-    guess = lines.distance.clamp_max(15.0).unsqueeze(1).expand(r, n)
-    cloud = evaluate(lines, z, guess, _first_slope(lines).expand(r, n))
-    alive = torch.isfinite(cloud.h).double().mean(1).cpu()
-    log_prob, b = torch.zeros(r, dtype=torch.float64), torch.zeros(r, 1, dtype=torch.float64, device=z.device)
-    step = z.new_full((r, 1, 1), 0.5)
-    active = torch.arange(r)
-    finals: list[Particles | None] = [None] * r
-    for _ in range(_MAX_TEMPERATURES):
-        following = _next_temperature(cloud.h, b, replicates)
-        log_w = (following - b) * cloud.h
-        log_w = torch.where(torch.isfinite(cloud.h), log_w, -torch.inf)
-        ratio = torch.logsumexp(log_w, 1) - math.log(n)
-        start = cloud.gather(_systematic(log_w, chains, rng))
-        done = (following.squeeze(1) >= 1).cpu()
-        ended = done.nonzero().squeeze(1)
-        log_prob[active[ended]] += ratio.cpu()[ended]
-        for j in ended.tolist():
-            finals[int(active[j])] = start.rows(torch.tensor([j], device=z.device))
-        going = (~done).nonzero().squeeze(1)
-        if len(going) == 0:
-            break
-        index = going.to(z.device)
-        lines, active = (lines.take(going) if len(going) < len(active) else lines), active[going]
-        before, change = cloud.h[index], (following - b)[index]
-        start, b, step = start.rows(index), following[index], step[index]
+    cloud = _first(lines, lines.complement(rng.normal((r, n, d), lines.alpha.dtype)))
+    log_prob = torch.zeros(r, dtype=torch.float64, device=cloud.h.device)
+    b, step = log_prob.unsqueeze(1), cloud.z.new_full((r, 1, 1), 0.5)
+    alive, active = torch.isfinite(cloud.h).double().mean(1), torch.arange(r, device=b.device)
+    ended: list[Tempered] = []
+    rows: list[Tensor] = []
+    for turn in range(_MAX_TEMPERATURES + 1):
+        spread = _Spread(cloud.h, b, replicates)
+        over = spread.share(torch.ones_like(b)) >= _ENOUGH
+        if turn == _MAX_TEMPERATURES:  # the temperature never reached 1: nothing can be said
+            log_prob, over = torch.full_like(log_prob, -torch.inf), torch.ones_like(over)
+        if bool(over.any()):
+            i = over.squeeze(1).nonzero().squeeze(1)
+            ended.append(_finish(lines.take(i), cloud.rows(i), b[i], log_prob[i], alive[i], chains, rng))
+            rows.append(active[i])
+            i = (~over).squeeze(1).nonzero().squeeze(1)
+            if len(i) == 0:
+                break
+            lines, cloud, b, step = lines.take(i), cloud.rows(i), b[i], step[i]
+            log_prob, alive, active = log_prob[i], alive[i], active[i]
+        following = _Spread(cloud.h, b, replicates).next_temperature()
+        change = following - b
+        log_w = torch.where(torch.isfinite(cloud.h), change * cloud.h, -torch.inf)
+        start, before, b = cloud.gather(_systematic(log_w, chains, rng)), cloud.h, following
         cloud, step = _chains(lines, start, b, step, length, rng)
-        log_prob[active] += _bennett(change * before, change * cloud.h, ratio[index]).cpu()
-    else:
-        log_prob[active] = -torch.inf  # the temperature never reached 1: nothing can be said
-    last = [f for f in finals if f is not None]
-    z, t, h, slope = (torch.cat([getattr(f, name) for f in last]) for name in ("z", "t", "h", "slope"))
-    whole = Particles(z, t, h, slope, None)
-    return Tempered(log_prob, alive, whole)
+        log_prob = log_prob + _bennett(change * before, change * cloud.h, torch.logsumexp(log_w, 1) - math.log(n))
+    return Tempered.join(ended, rows)
+
+
+def _finish(
+    lines: Lines, cloud: Particles, b: Tensor, log_prob: Tensor, alive: Tensor, chains: int, rng: Rng
+) -> Tempered:
+    """From temperature b to the true law at 1, by weights."""
+    truth = cloud
+    if not lines.exact:
+        truth = search(lines, cloud.z, cloud.t, cloud.slope)
+        alive = torch.isfinite(truth.h).double().mean(1)
+    log_w = torch.where(torch.isfinite(truth.h), truth.h - b * cloud.h, -torch.inf)
+    ratio = torch.logsumexp(log_w, 1) - math.log(log_w.shape[1])
+    last = replace(truth, drift=None).gather(_systematic(log_w, chains, rng))
+    return Tempered(log_prob + ratio, alive, last, cloud.t, truth.t)
+
+
+def _first(lines: Lines, z: Tensor) -> Particles:
+    """Particles at z, without a drift: most of them are never moved."""
+    guess = lines.zero.unsqueeze(1).expand(z.shape[:2])
+    slope = lines.slope.unsqueeze(1).expand(z.shape[:2])
+    if lines.exact:
+        return search(lines, z, guess, slope)
+    return _guess(lines, z, lines.batch.score_normal(lines.at(z, lines.plane.unsqueeze(1).expand(z.shape[:2]))))
+
+
+def search(lines: Lines, z: Tensor, guess: Tensor, slope: Tensor) -> Particles:
+    """Particles whose entries are searched for."""
+    t = find_roots(lines.batch, z, lines.alpha, guess, slope, lines.stepped)
+    return _particles(lines, z, t, slope)
+
+
+def _guess(lines: Lines, z: Tensor, scores: Tensor) -> Particles:
+    """Particles whose entries are guessed from scores at the plane."""
+    return _particles(lines, z, lines.guessed(scores), lines.slope.unsqueeze(1).expand(scores.shape))
+
+
+def _particles(lines: Lines, z: Tensor, t: Tensor, slope: Tensor) -> Particles:
+    entry, _ = lines.cell_entry(z)
+    t = torch.maximum(t, entry)
+    return Particles(z, t, log_ndtr(-t.double()), slope)
+
+
+def with_drift(lines: Lines, particles: Particles) -> Particles:
+    """Add the gradient of h: hazard(t) times minus the gradient of t, by implicit differentiation at the entry."""
+    z, t = particles.z, particles.t
+    finite = torch.isfinite(t)
+    where = torch.where(finite, t, torch.zeros_like(t)) if lines.exact else lines.plane.unsqueeze(1).expand(t.shape)
+    scores, g = lines.batch.gradient_normal(lines.at(z, where))
+    if not lines.exact:
+        particles = _guess(lines, z, scores)
+        t = particles.t
+    entry, which = lines.cell_entry(z)
+    rival = lines.rivals.gather(1, which.unsqueeze(-1).expand(-1, -1, g.shape[-1]))
+    g = torch.where((entry >= t).unsqueeze(-1), lines.alpha.unsqueeze(1) - rival, g)
+    along = (g @ lines.alpha.unsqueeze(-1)).squeeze(-1)
+    steep = along if lines.exact else torch.where(entry >= t, along, particles.slope)
+    hazard = torch.exp(-0.5 * t.double() ** 2 - LOG_SQRT_2PI - log_ndtr(-t.double())).to(t.dtype)
+    drift = (hazard / steep.clamp_min(1e-6)).unsqueeze(-1) * lines.complement(g)
+    drift = drift * (_CAP / drift.norm(dim=-1, keepdim=True).clamp_min(1e-9)).clamp(max=1.0)
+    drift = torch.where((finite & (steep > 0)).unsqueeze(-1), drift, torch.zeros_like(drift))
+    slope = torch.where(along > 0, along, particles.slope) if lines.exact else particles.slope
+    return replace(particles, slope=slope, drift=drift)
 
 
 def _bennett(below: Tensor, above: Tensor, ratio: Tensor) -> Tensor:
@@ -198,7 +262,7 @@ def _chains(lines: Lines, start: Particles, b: Tensor, step: Tensor, length: int
         proposal, end = current, v
         for leap in range(int(leaps.max())):
             rows = (leaps > leap).nonzero().squeeze(1)
-            moved, w = _leap(lines.take(rows.cpu()), proposal.rows(rows), end[rows], angle[rows], b[rows])
+            moved, w = _leap(lines.take(rows), proposal.rows(rows), end[rows], angle[rows], b[rows])
             proposal, end = proposal.put(rows, moved), end.index_copy(0, rows, w)
         gained = b * (proposal.h - current.h) - 0.5 * (_energy(proposal.z, end) - _energy(current.z, v))
         ok = torch.log(rng.uniform(gained.shape, torch.float64)) < torch.nan_to_num(gained, nan=-torch.inf)
@@ -217,8 +281,8 @@ def _leap(lines: Lines, at: Particles, v: Tensor, angle: Tensor, b: Tensor) -> t
     assert at.drift is not None
     v = v + kick * at.drift
     z, v = lines.complement(at.z * cos + v * sin), lines.complement(v * cos - at.z * sin)
-    ahead = torch.where(torch.isfinite(at.t), at.t, lines.distance.unsqueeze(1))
-    there = with_drift(lines, evaluate(lines, z, _predict(at, z, ahead), at.slope))
+    there = search(lines, z, _predict(lines, at, z), at.slope) if lines.exact else replace(at, z=z)
+    there = with_drift(lines, there)
     assert there.drift is not None
     return there, v + kick * there.drift
 
@@ -228,37 +292,40 @@ def _energy(z: Tensor, v: Tensor) -> Tensor:
     return z.double().square().sum(-1) + v.double().square().sum(-1)
 
 
-def _predict(current: Particles, z: Tensor, ahead: Tensor) -> Tensor:
+def _predict(lines: Lines, at: Particles, z: Tensor) -> Tensor:
     """The entry of a proposal's line to first order. The gradient of h is hazard(t) times minus that of t."""
-    assert current.drift is not None
+    assert at.drift is not None
+    ahead = torch.where(torch.isfinite(at.t), at.t, lines.distance.unsqueeze(1))
     t = ahead.double()
     hazard = torch.exp(-0.5 * t**2 - LOG_SQRT_2PI - log_ndtr(-t)).to(z.dtype)
-    return ahead - (current.drift * (z - current.z)).sum(-1) / hazard.clamp_min(1e-6)
+    return ahead - (at.drift * (z - at.z)).sum(-1) / hazard.clamp_min(1e-6)
 
 
-def _first_slope(lines: Lines) -> Tensor:
-    """Rise of the score along alpha at the entry from the origin: one gradient per population."""
-    at = lines.distance.clamp_max(15.0).reshape(-1, 1, 1) * lines.alpha.unsqueeze(1)
-    _, g = lines.batch.gradient_normal(at)
-    return (g @ lines.alpha.unsqueeze(-1)).squeeze(-1).abs()
+@dataclass(frozen=True)
+class _Spread:
+    """How h varies over the particles of each line, all its populations together."""
 
+    h: Tensor  # (R, N)
+    b: Tensor  # (R, 1)
+    replicates: int
 
-def _next_temperature(h: Tensor, b: Tensor, replicates: int) -> Tensor:
-    """The largest b' <= 1 that leaves the effective share _ESS of the particles with a crossing, (R, 1)."""
-    h, b = h.reshape(-1, replicates * h.shape[1]), b[::replicates]
-    alive = torch.isfinite(h).sum(1, keepdim=True).double()
+    def share(self, c: Tensor) -> Tensor:
+        """Effective share of the particles that cross at all which temperature c leaves, (R, 1); 1 where none does."""
+        h = self.h.reshape(-1, self.replicates * self.h.shape[1])
+        crossing = torch.isfinite(h)
+        w = torch.softmax(torch.where(crossing, (c - self.b)[:: self.replicates] * h, -torch.inf), 1)
+        alive = crossing.sum(1, keepdim=True).double()
+        effective = torch.where(alive > 0, 1 / (w * w).sum(1, keepdim=True) / alive, torch.ones_like(alive))
+        return effective.repeat_interleave(self.replicates, 0)
 
-    def share(c: Tensor) -> Tensor:
-        w = torch.softmax(torch.where(torch.isfinite(h), (c - b) * h, -torch.inf), 1)
-        return 1 / (w * w).sum(1, keepdim=True) / alive
-
-    low, high = b.clone(), torch.ones_like(b)
-    for _ in range(40):
-        mid = 0.5 * (low + high)
-        ok = share(mid) > _ESS
-        low, high = torch.where(ok, mid, low), torch.where(ok, high, mid)
-    chosen = torch.where((share(torch.ones_like(b)) >= _ESS) | (alive == 0), torch.ones_like(b), low)
-    return chosen.repeat_interleave(replicates, 0)
+    def next_temperature(self) -> Tensor:
+        """The largest b' <= 1 that leaves the effective share _ESS of the particles, (R, 1)."""
+        low, high = self.b.clone(), torch.ones_like(self.b)
+        for _ in range(40):
+            mid = 0.5 * (low + high)
+            ok = self.share(mid) > _ESS
+            low, high = torch.where(ok, mid, low), torch.where(ok, high, mid)
+        return torch.where(self.share(torch.ones_like(self.b)) >= _ESS, torch.ones_like(self.b), low)
 
 
 def _systematic(log_w: Tensor, n: int, rng: Rng) -> Tensor:

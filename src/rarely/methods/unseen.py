@@ -12,7 +12,7 @@ from rarely.core.batch import Batch
 from rarely.core.spend import Exhausted
 from rarely.methods.line_sampling import LinedRegion
 from rarely.methods.lines import Line, stack_lines
-from rarely.methods.tempering import evaluate
+from rarely.methods.tempering import search
 
 _CHECKED = 64  # violating points checked per problem
 _UNSEEN = 0.1  # share of them that lines may not have seen
@@ -75,7 +75,7 @@ def _unseen_by(batch: Batch, line: Line, z: Tensor) -> int:
     # A search that starts at a root believes the slope that it is given, so that this must be the right one.
     score, gradient = lines.batch.gradient_normal(z.unsqueeze(0))
     slope = (gradient @ line.alpha).clamp_min(1e-6)
-    seen = evaluate(lines, base, along - (score / slope).clamp(-3.0, 3.0), slope)
+    seen = search(lines, base, along - (score / slope).clamp(-3.0, 3.0), slope)
     heights = torch.cat(line.heights)
     low, high = float(heights.min()) - _MARGIN, float(heights.max()) + _MARGIN
     before = along < seen.t.squeeze(0) - 0.05

@@ -16,6 +16,7 @@ from rarely.core.batch import Batch
 from rarely.core.evidence import Found, Number
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
+from rarely.methods.guesses import survey
 from rarely.methods.line_sampling import LinedRegion
 from rarely.methods.lines import Line, stack_lines
 from rarely.methods.roots import HIGH, LOW, find_roots, search_directions
@@ -148,6 +149,11 @@ def rival_lines(lines: list[Line]) -> list[Line]:
     return lines
 
 
+def populate(batch: Batch, lines: list[Line], chains: int, length: int, rng: Rng) -> None:
+    survey(batch, lines, rng)
+    LineSampling().populate(batch, lines, chains, length, rng)
+
+
 def populations(batch: Batch, lines: list[Line], each: int) -> Lines:
     return stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(each))
 
@@ -201,7 +207,7 @@ def test_lines_that_leave_the_region_again_are_corrected(end: float) -> None:
     batch = make(5, lambda x: torch.minimum(x[:, 0] - 4, end - x[:, 0]))
     one = line(5, axis(5), 4.0)
     region = LinedRegion([one])
-    LineSampling()._round(batch, [one], 64, 8, Rng(5))
+    populate(batch, [one], 64, 8, Rng(5))
     exact = math.log(stats.norm.sf(4) - stats.norm.sf(end))
     share = (stats.norm.sf(4) - stats.norm.sf(end)) / stats.norm.sf(4)
     error = math.sqrt((1 - share) / share / one.tests)
@@ -216,7 +222,7 @@ def test_lines_that_leave_the_region_again_are_corrected(end: float) -> None:
 def test_a_region_that_lines_cross_often_is_called_weak() -> None:
     batch = make(5, lambda x: torch.minimum(x[:, 0] - 4, 4.05 - x[:, 0]))
     one = line(5, axis(5), 4.0)
-    LineSampling()._round(batch, [one], 64, 8, Rng(6))
+    populate(batch, [one], 64, 8, Rng(6))
     assert "cross" in (LinedRegion([one]).weakness() or "")
 
 
@@ -227,9 +233,8 @@ def test_the_referee_sees_a_removed_mode() -> None:
     z[:, 0] = torch.where(torch.arange(64) % 4 > 0, 4.0 + tail, -4.3 - tail)  # a quarter in the other mode
     both = rival_lines([line(10, axis(10), 4.0), line(10, axis(10, 0, -1.0), 4.3)])
     single = [line(10, axis(10), 4.0)]
-    sampler = LineSampling()
-    sampler._round(batch, both, 16, 8, Rng(9))
-    sampler._round(batch, single, 16, 8, Rng(9))
+    populate(batch, both, 16, 8, Rng(9))
+    populate(batch, single, 16, 8, Rng(9))
     (all_seen,) = compare(batch, [LinedRegion(both)], [z])
     assert all_seen.unseen == ""
     assert set(all_seen.lines) == set(both), "each accounts for some of the points"
@@ -244,7 +249,7 @@ def test_only_lines_near_the_referees_points_answer_for_them() -> None:
     """The second mode holds most of p, the referee was in the first: lines say what p is where it looked."""
     batch = make(10, lambda x: torch.maximum(x[:, 0] - 4.0, 4 * (-x[:, 1] - 3.5)))
     both = rival_lines([line(10, axis(10), 4.0), line(10, axis(10, 1, -1.0), 3.5)])
-    LineSampling()._round(batch, both, 32, 8, Rng(9))
+    populate(batch, both, 32, 8, Rng(9))
     z = torch.randn(64, 10, generator=torch.Generator().manual_seed(7))
     z[:, 0] = 4.0 + 0.25 * torch.rand(64, generator=torch.Generator().manual_seed(8))
     region = LinedRegion(both)
@@ -263,7 +268,7 @@ def test_only_lines_near_the_referees_points_answer_for_them() -> None:
 def test_a_look_that_the_budget_does_not_reach_for_says_so() -> None:
     batch = make(10, lambda x: x[:, 0] - 4.0)
     one = line(10, axis(10), 4.0)
-    LineSampling()._round(batch, [one], 16, 8, Rng(9))
+    populate(batch, [one], 16, 8, Rng(9))
     batch.spend.max_calls = int(batch.spend.calls()[0]) + 10
     z = torch.zeros(64, 10)
     z[:, 0] = 4.1
@@ -302,11 +307,10 @@ def test_steps_do_not_hide_where_lines_enter(above: float) -> None:
     def steps(x: Tensor) -> Tensor:
         return 4 * x[:, 0] + (torch.floor(4 * x[:, 0]) - 4 * x[:, 0]).detach() - 16 + above
 
-    batch, one, sampler = make(6, steps), line(6, axis(6), 4.2), LineSampling()
-    sampler._round(batch, [one], 16, 8, Rng(11))
+    batch, one = make(6, steps), line(6, axis(6), 4.2)
+    populate(batch, [one], 16, 8, Rng(11))
+    assert len(one.rounds) == 1
     if above == 0.01:
-        assert one.stepped, "the first guess was past the entry"
-        assert not one.rounds, "nothing that follows from it is kept"
-        sampler._round(batch, [one], 16, 8, Rng(11))
+        assert one.stepped, "the first guess was past the entry, and nothing that follows from it is kept"
     # Roots lie in brackets of 0.03; what that is in log p follows from the hazard at 4.
     assert abs(one.log_mean - float(stats.norm.logsf(4.0))) < 4.3 * 0.015
