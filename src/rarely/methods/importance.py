@@ -18,7 +18,7 @@ from rarely.core.spend import GRADIENT, Exhausted
 from rarely.core.thresholds import FULL_COVARIANCE, WEIGHTS_SHARE
 from rarely.methods.base import Run, progress
 from rarely.methods.islands import evidence_of
-from rarely.methods.line_sampling import MODEL_ERROR
+from rarely.methods.lined import MODEL_ERROR
 from rarely.methods.modes import log_tail, search_calls, search_modes, unseen_points
 from rarely.methods.splitting import Splitting
 from rarely.stats.mixture import NormalMixture, best_mixture

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.evidence import Evidence, Found, Number, Searched, join_witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import LINES_SHARE
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.guesses import learn, survey
+from rarely.methods.lined import LinedRegion
 from rarely.methods.lines import Line, find_lines, stack_lines
-from rarely.methods.modes import search_calls
+from rarely.methods.modes import PRUNE, search_calls
 from rarely.methods.tempering import ROOT_CALLS, Lines, Particles, temper
 from rarely.stats.normal import truncated_quantile
-from rarely.stats.statistic import Replicates
 
-_ASSUMES = "the lines point to every part of the violating region"
-MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any check to notice
-_NEGLIGIBLE = 0.05  # share of p that lines may have together which are not refined
 _FIRST_CHAINS = 96  # of all lines of a problem in the first round
-_ALIVE = 0.1  # share of lines that must reach the region for the others to be told from noise
-_SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
 _ROUNDS, _TIMES = 3, 6  # after the first, and how many times as large as all before it each may be
 _LONGER = 2  # times the length of the first chains that later ones have: what a region is like shows in how far they go
 _CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
@@ -114,24 +108,20 @@ class LineSampling:
             regions[line.owner].lines.append(line)
         if plan:
             survey(batch, plan, rng)
-        first = [self._first_size(regions[line.owner]) for line in plan]
-        before = batch.calls()
-        more = [1] * len(batch)
-        for turn in range(1 + _ROUNDS):
-            if turn:
-                spent, purse = (batch.calls() - before).tolist(), _left(batch)
-                more = [self._growth(*each) for each in zip(regions, spent, purse, rivals, strict=True)]
-            least = {id(line) for region in regions for line in region.negligible()} if turn else set()
-            longer = _LONGER if turn else 1
-            sizes = [0 if id(k) in least else -(-n * more[k.owner] // longer) for k, n in zip(plan, first, strict=True)]
-            for chains in sorted(set(sizes) - {0}):
-                group = [line for line, c in zip(plan, sizes, strict=True) if c == chains]
-                self.populate(batch, group, max(2, chains), longer * self.length, rng)
-            for region, times in zip(regions, more, strict=True):
-                region.size += times
-            yield progress("line sampling", batch, [region.log_prob for region in regions], sum(map(bool, more)))
-            if not any(more):
+        before, first = batch.calls(), {line: self._first_size(regions[line.owner]) for line in plan}
+        self._populate(batch, first, self.length, rng)
+        yield progress("line sampling", batch, [region.log_prob for region in regions], len(batch))
+        started = [region.states for region in regions]
+        for _ in range(_ROUNDS):
+            spent, purse = (batch.calls() - before).tolist(), _left(batch)
+            more: dict[Line, int] = {}
+            for each in zip(regions, started, spent, purse, rivals, strict=True):
+                more |= self._growth(*each)
+            if not more:
                 return
+            self._populate(batch, more, _LONGER * self.length, rng)
+            running = len({line.owner for line in more})
+            yield progress("line sampling", batch, [region.log_prob for region in regions], running)
 
     def _payable(self, batch: Batch, plan: list[Line], regions: list[LinedRegion]) -> list[Line]:
         """Lines worth a first round: not those of crowded problems, nor of problems that cannot pay for it."""
@@ -144,17 +134,25 @@ class LineSampling:
         """Chains of a first round that tells how large the second must be; fewer of each where lines are many."""
         return max(2, min(self.chains, _FIRST_CHAINS // len(region.lines)))
 
-    def _growth(self, region: LinedRegion, spent: int, left: float, rival: float) -> int:
-        """How many times the first round's chains bring the standard deviation to the target; 0 when none.
+    def _growth(self, region: LinedRegion, first: int, spent: int, left: float, rival: float) -> dict[Line, int]:
+        """Chains of another round that bring the standard deviation to the target; none when nothing is to be done.
 
         Small populations are worse than their spread says, so a round is at most a few times all before it.
         """
-        excess = region.std / (LINES_SHARE * self.target_error)
+        aim = LINES_SHARE * self.target_error
+        excess = region.std / aim
         if not math.isfinite(excess) or excess <= _CLOSE or spent * excess**2 > _DEARER * rival:
-            return 0
-        affordable = 0.7 * left * region.size / max(1, spent)
-        wanted = math.ceil(region.size * (excess**2 - 1))
-        return int(max(0, min(wanted, _TIMES * region.size, self.growth - region.size, affordable)))
+            return {}
+        lacking = {line: min(own, _TIMES * line.states) for line, own in region.lacking(aim).items()}
+        room = min(0.7 * left * region.states / max(1, spent), self.growth * first - region.states)
+        share = min(1.0, room / max(1e-9, sum(lacking.values()))) / (_LONGER * self.length)
+        # In steps of a half octave, so that lines of many problems share a batch.
+        steps = {line: round(2 * math.log2(max(1e-9, share * own))) for line, own in lacking.items()}
+        return {line: max(2, round(2 ** (step / 2))) for line, step in steps.items() if step >= 0}
+
+    def _populate(self, batch: Batch, chains: dict[Line, int], length: int, rng: Rng) -> None:
+        for number in sorted(set(chains.values())):
+            self.populate(batch, [line for line, own in chains.items() if own == number], number, length, rng)
 
     def populate(self, batch: Batch, lines: Sequence[Line], chains: int, length: int, rng: Rng) -> None:
         """One population of `chains` chains per replicate of every line, again where entries were taken wrongly."""
@@ -163,97 +161,33 @@ class LineSampling:
             lines = [line for kind in kinds if kind for line in self._populations(batch, kind, chains, length, rng)]
 
     def _populations(self, batch: Batch, lines: Sequence[Line], chains: int, length: int, rng: Rng) -> list[Line]:
-        """Returns lines to try again, more exactly."""
+        """Returns lines to try again, more exactly; not what is negligible even if it is too low by many nats."""
         stacked = stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(self.replicates))
         result = temper(stacked, self.replicates, chains, length, rng)
         tested = _test_beyond(stacked, result.last, rng)
         early = _violating_before(stacked, result.last)
-        again: list[Line] = []
+        doubted: dict[Line, bool] = {}  # and whether their scores move in steps
+        best: dict[int, float] = {}
         for j, line in enumerate(lines):
             rows = slice(j * self.replicates, (j + 1) * self.replicates)
             misled = not line.exact and not learn(line, result.guess[rows], result.truth[rows])
             if misled or (not line.stepped and float(early[rows].mean()) > _EARLY):
-                line.exact, line.stepped = True, line.stepped or not misled
-                line.forget()
-                again.append(line)
-                continue
+                doubted[line] = not misled
             line.rounds.append((chains * length, result.log_prob[rows].cpu()))
             line.alive.append(float(result.alive[rows].mean()))
             line.heights.append(result.last.h[rows].flatten().cpu())
             line.record(*(value[rows] for value in tested))
+            best[line.owner] = max(best.get(line.owner, -math.inf), line.log_mean)
+        again = [line for line in doubted if not line.log_mean < best[line.owner] - PRUNE]
+        for line in again:
+            line.forget()
+            line.exact, line.stepped = True, line.stepped or doubted[line]
         return again
 
 
 def _left(batch: Batch) -> list[float]:
     """Calls left to the problem of each row."""
     return [batch.spend.left(row.unsqueeze(0)) for row in batch.rows]
-
-
-@dataclass
-class LinedRegion:
-    """The lines of one problem."""
-
-    lines: list[Line] = field(default_factory=list)
-    size: int = 0  # of all rounds, in units of the first
-    crowded: bool = False  # more directions than lines: no line was tried
-    poor: bool = False  # the budget did not reach for the lines
-
-    def replicates(self, some: Sequence[Line] | None = None) -> list[float]:
-        """log p of each replicate, summed over lines, or over some of them."""
-        live = [line.replicates() for line in (self.lines if some is None else some) if line.rounds]
-        total: list[float] = torch.logsumexp(torch.stack(live), 0).tolist() if live else []
-        return total
-
-    @property
-    def log_prob(self) -> float:
-        values = self.replicates()
-        return Replicates(tuple(values)).log_prob if values else -math.inf
-
-    @property
-    def std(self) -> float:
-        values = self.replicates()
-        return Replicates(tuple(values)).std if values else math.inf
-
-    def negligible(self) -> list[Line]:
-        """The least of the lines, as many as hold a small share of p together."""
-        least, share, total = list[Line](), 0.0, self.log_prob
-        means = [line.log_mean for line in self.lines]
-        for mean, line in sorted(zip(means, self.lines, strict=True), key=lambda both: both[0]):
-            share += math.exp(mean - total)
-            if share > _NEGLIGIBLE:
-                break
-            least.append(line)
-        return least
-
-    def weakness(self) -> str | None:
-        """Why the number should not be believed, if there is a reason."""
-        if self.crowded:
-            return "the violating region has more directions than lines can follow"
-        if self.poor:
-            return "the budget does not reach for lines"
-        values = self.replicates()
-        if not values or max(values) == -math.inf:
-            return "no line reaches a violation"
-        least = Replicates(tuple(values)).log_prob - 2
-        large = [line for line in self.lines if line.log_mean > least]
-        if any(line.beyond < 0.5 for line in large):
-            return "lines cross the boundary many times"
-        if any(min(line.alive) < _ALIVE for line in large):
-            return "few lines reach the violating region"
-        spread = float(torch.tensor(values).std())
-        return f"replicates scatter by {spread:.1f} in log p" if not spread < _SCATTER else None
-
-    def evidence(self, calls: int, unseen: str = "", seen: Sequence[Line] = ()) -> list[Evidence]:
-        """`unseen` says what an independent check found that the lines did not see, `seen` which lines it met."""
-        weakness, values = self.weakness(), self.replicates()
-        if not values or max(values) == -math.inf:
-            return [Searched("line sampling", weakness or "nothing is known", calls, broke=self.poor)]
-        statistic, doubt = Replicates(tuple(values), MODEL_ERROR), "; ".join(filter(None, (weakness, unseen)))
-        note = f"{len(self.lines)} line(s)"
-        met = Replicates(tuple(self.replicates(seen)), MODEL_ERROR) if seen and len(seen) < len(self.lines) else None
-        found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, _ASSUMES, doubt, note, seen=met)]
-        witnesses = join_witnesses(w for line in self.lines for w in line.witnesses)
-        return [*found, Found("line sampling", witnesses)] if len(witnesses) else found
 
 
 def _violating_before(lines: Lines, last: Particles) -> Tensor:

@@ -15,6 +15,7 @@ from rarely.core.rng import Rng
 from rarely.methods.modes import PRUNE, SAME, log_tail, search_modes
 from rarely.methods.roots import unit
 from rarely.methods.tempering import Lines
+from rarely.stats.statistic import Replicates
 
 _MOST = 12  # lines for one way to fail: fewer than directions that are searched, so that a region all around is seen
 _CROWDED = 4.0  # nats under the best direction within which one more than those counts
@@ -51,6 +52,16 @@ class Line:
         sizes = torch.tensor([float(states) for states, _ in self.rounds], dtype=torch.float64)
         table = torch.stack([logs for _, logs in self.rounds]) + (sizes / sizes.sum()).log().unsqueeze(1)
         return torch.logsumexp(table, 0) + math.log(max(self.beyond, 1e-300))
+
+    @property
+    def states(self) -> int:
+        """Of each replicate."""
+        return sum(states for states, _ in self.rounds)
+
+    @property
+    def std(self) -> float:
+        """Of the log of the mean."""
+        return Replicates(tuple(self.replicates().tolist())).std
 
     @property
     def log_mean(self) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.spend import Exhausted
-from rarely.methods.line_sampling import LinedRegion
+from rarely.methods.lined import LinedRegion
 from rarely.methods.lines import Line, stack_lines
 from rarely.methods.tempering import search
 

@@ -17,7 +17,7 @@ from rarely.core.evidence import Found, Number
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.methods.guesses import survey
-from rarely.methods.line_sampling import LinedRegion
+from rarely.methods.lined import LinedRegion
 from rarely.methods.lines import Line, stack_lines
 from rarely.methods.roots import HIGH, LOW, find_roots, search_directions
 from rarely.methods.tempering import Lines, temper

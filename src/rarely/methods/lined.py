@@ -1,0 +1,101 @@
+"""What the lines of one problem say together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rarely.core.evidence import Evidence, Found, Number, Searched, join_witnesses
+from rarely.methods.lines import Line
+from rarely.stats.statistic import Replicates
+
+_ASSUMES = "the lines point to every part of the violating region"
+MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any check to notice
+_NEGLIGIBLE = 0.05  # share of p that lines may have together which are not refined
+_ALIVE = 0.1  # share of lines that must reach the region for the others to be told from noise
+_SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
+
+
+@dataclass
+class LinedRegion:
+    """The lines of one problem."""
+
+    lines: list[Line] = field(default_factory=list)
+    crowded: bool = False  # more directions than lines: no line was tried
+    poor: bool = False  # the budget did not reach for the lines
+
+    def replicates(self, some: Sequence[Line] | None = None) -> list[float]:
+        """log p of each replicate, summed over lines, or over some of them."""
+        live = [line.replicates() for line in (self.lines if some is None else some) if line.rounds]
+        total: list[float] = torch.logsumexp(torch.stack(live), 0).tolist() if live else []
+        return total
+
+    @property
+    def log_prob(self) -> float:
+        values = self.replicates()
+        return Replicates(tuple(values)).log_prob if values else -math.inf
+
+    @property
+    def std(self) -> float:
+        values = self.replicates()
+        return Replicates(tuple(values)).std if values else math.inf
+
+    def negligible(self) -> list[Line]:
+        """The least of the lines, as many as hold a small share of p together."""
+        least, share, total = list[Line](), 0.0, self.log_prob
+        means = [line.log_mean for line in self.lines]
+        for mean, line in sorted(zip(means, self.lines, strict=True), key=lambda both: both[0]):
+            share += math.exp(mean - total)
+            if share > _NEGLIGIBLE:
+                break
+            least.append(line)
+        return least
+
+    @property
+    def states(self) -> int:
+        """Of each replicate, all lines together."""
+        return sum(line.states for line in self.lines)
+
+    def lacking(self, error: float) -> dict[Line, float]:
+        """States that lines need beyond their own for this error of log p, each by its own spread (Neyman 1934)."""
+        total, least = self.log_prob, self.negligible()
+        spread = {
+            line: math.exp(line.log_mean - total) * line.std * math.sqrt(line.states)
+            for line in self.lines
+            if line not in least and line.rounds
+        }
+        whole = sum(spread.values()) / error**2
+        return {line: max(0.0, own * whole - line.states) for line, own in spread.items()}
+
+    def weakness(self) -> str | None:
+        """Why the number should not be believed, if there is a reason."""
+        if self.crowded:
+            return "the violating region has more directions than lines can follow"
+        if self.poor:
+            return "the budget does not reach for lines"
+        values = self.replicates()
+        if not values or max(values) == -math.inf:
+            return "no line reaches a violation"
+        least = Replicates(tuple(values)).log_prob - 2
+        large = [line for line in self.lines if line.log_mean > least]
+        if any(line.beyond < 0.5 for line in large):
+            return "lines cross the boundary many times"
+        if any(min(line.alive) < _ALIVE for line in large):
+            return "few lines reach the violating region"
+        spread = float(torch.tensor(values).std())
+        return f"replicates scatter by {spread:.1f} in log p" if not spread < _SCATTER else None
+
+    def evidence(self, calls: int, unseen: str = "", seen: Sequence[Line] = ()) -> list[Evidence]:
+        """`unseen` says what an independent check found that the lines did not see, `seen` which lines it met."""
+        weakness, values = self.weakness(), self.replicates()
+        if not values or max(values) == -math.inf:
+            return [Searched("line sampling", weakness or "nothing is known", calls, broke=self.poor)]
+        statistic, doubt = Replicates(tuple(values), MODEL_ERROR), "; ".join(filter(None, (weakness, unseen)))
+        note = f"{len(self.lines)} line(s)"
+        met = Replicates(tuple(self.replicates(seen)), MODEL_ERROR) if seen and len(seen) < len(self.lines) else None
+        found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, _ASSUMES, doubt, note, seen=met)]
+        witnesses = join_witnesses(w for line in self.lines for w in line.witnesses)
+        return [*found, Found("line sampling", witnesses)] if len(witnesses) else found
