@@ -14,6 +14,7 @@ from rarely.methods.lines import Line, stack_lines
 from rarely.methods.tempering import search
 
 _PROBES, _FEW = 24, 8  # lines searched to begin with, and too few to tell anything
+_BACK = 0.5  # how far behind it a second score tells how fast the first came about
 _MISLED, _MANY = 3.0, 0.15  # nats that a guess may be short of the truth, and the share of violating points with more
 _FIT = 0.05  # effective share of states from which weights correct what was guessed
 _FLATTEST, _STEEPEST = 0.3, 1.5  # change of the truth for one of the guess
@@ -34,13 +35,13 @@ def survey(batch: Batch, lines: Sequence[Line], rng: Rng) -> None:
     base, along = first.complement(z), (z * first.alpha.unsqueeze(1)).sum(-1)
     near = first.distance.clamp_max(15.0).unsqueeze(1)
     guess = torch.where(given.unsqueeze(1), along, near)
-    _, gradient = first.batch.gradient_normal(first.at(base[:, :1], guess[:, :1]))
-    rise = (gradient.squeeze(1) * first.alpha).sum(-1).abs()
+    ends = [first.batch.score_normal(first.at(base[:, :_FEW], (guess - back)[:, :_FEW])) for back in (0.0, _BACK)]
+    rise = ((ends[0] - ends[1]) / _BACK).median(1).values.clamp_min(1e-6)
     truth = search(first, base, guess, rise.unsqueeze(1).expand(r, _PROBES)).t
     for i, line in enumerate(lines):
         entered = truth[i][torch.isfinite(truth[i])]
         line.plane = float(entered.median()) if len(entered) else line.distance
-        line.zero, line.slope = line.plane, max(float(rise[i]), 1e-6)
+        line.zero, line.slope = line.plane, float(rise[i])
     placed = stack_lines(batch, lines)
     guessed = placed.guessed(placed.batch.score_normal(placed.at(base, placed.plane.unsqueeze(1).expand(truth.shape))))
     for i, line in enumerate(lines):

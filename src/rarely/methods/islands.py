@@ -30,6 +30,7 @@ class Island:
     ended: Literal["violated", "floor", "stalled", "budget"] | None = None
     witnesses: Witnesses | None = None
     survivors: Tensor | None = None  # (n, d) positions of violating particles at the end
+    slope: Tensor | None = None  # (d,) summed over levels, where it was asked for
     waiting: int = 0
     drawn: int = 0  # independent draws from p(x) that it started from
     hits: int = 0  # violations among them

@@ -15,19 +15,17 @@ from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import LINES_SHARE
 from rarely.methods.base import Progress, Run, progress
-from rarely.methods.guesses import learn, survey
-from rarely.methods.lined import LinedRegion
+from rarely.methods.crossing import book
+from rarely.methods.guesses import survey
+from rarely.methods.lined import TIMES, LinedRegion
 from rarely.methods.lines import Line, find_lines, stack_lines
 from rarely.methods.modes import PRUNE, search_calls
-from rarely.methods.tempering import ROOT_CALLS, Lines, Particles, temper
-from rarely.stats.normal import truncated_quantile
+from rarely.methods.tempering import ROOT_CALLS, temper
 
 _FIRST_CHAINS = 96  # of all lines of a problem in the first round
-_ROUNDS, _TIMES = 3, 6  # after the first, and how many times as large as all before it each may be
+_METHOD = "line sampling"
+_ROUNDS = 3  # after the first
 _LONGER = 2  # times the length of the first chains that later ones have: what a region is like shows in how far they go
-_CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
-_BEFORE, _EARLY = 0.1, 0.1  # how far before an entry nothing violates, and the share of lines that may be otherwise
-_DEARER = 2.0  # times the calls that another method is forecast to need, from which lines are given up
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class LineSampling:
 
     @property
     def at_once(self) -> int:
-        return self.replicates * self.chains * self.length * _TIMES
+        return self.replicates * self.chains * self.length * TIMES
 
     def forecast(self, log_prob: float) -> float:
         return 2_000 + ROOT_CALLS * self.replicates * self.chains * self.length  # the search, and one line
@@ -62,7 +60,7 @@ class LineSampling:
         before = batch.calls()
         regions = yield from self.lines(batch, [None] * len(batch), rng)
         spent = (batch.calls() - before).tolist()
-        return [region.evidence(calls) for region, calls in zip(regions, spent, strict=True)]
+        return [region.evidence(_METHOD, calls) for region, calls in zip(regions, spent, strict=True)]
 
     def lines(
         self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng, rivals: Sequence[float] | None = None
@@ -80,7 +78,7 @@ class LineSampling:
         except Exhausted:
             for region in regions:
                 region.poor = not region.replicates()
-            yield progress("line sampling", batch, [region.log_prob for region in regions], 0)
+            yield progress(_METHOD, batch, [region.log_prob for region in regions], 0)
         return regions
 
     def _refine(
@@ -110,7 +108,7 @@ class LineSampling:
             survey(batch, plan, rng)
         before, first = batch.calls(), {line: self._first_size(regions[line.owner]) for line in plan}
         self._populate(batch, first, self.length, rng)
-        yield progress("line sampling", batch, [region.log_prob for region in regions], len(batch))
+        yield progress(_METHOD, batch, [region.log_prob for region in regions], len(batch))
         started = [region.states for region in regions]
         for _ in range(_ROUNDS):
             spent, purse = (batch.calls() - before).tolist(), _left(batch)
@@ -121,7 +119,7 @@ class LineSampling:
                 return
             self._populate(batch, more, _LONGER * self.length, rng)
             running = len({line.owner for line in more})
-            yield progress("line sampling", batch, [region.log_prob for region in regions], running)
+            yield progress(_METHOD, batch, [region.log_prob for region in regions], running)
 
     def _payable(self, batch: Batch, plan: list[Line], regions: list[LinedRegion]) -> list[Line]:
         """Lines worth a first round: not those of crowded problems, nor of problems that cannot pay for it."""
@@ -135,20 +133,12 @@ class LineSampling:
         return max(2, min(self.chains, _FIRST_CHAINS // len(region.lines)))
 
     def _growth(self, region: LinedRegion, first: int, spent: int, left: float, rival: float) -> dict[Line, int]:
-        """Chains of another round that bring the standard deviation to the target; none when nothing is to be done.
-
-        Small populations are worse than their spread says, so a round is at most a few times all before it.
-        """
-        aim = LINES_SHARE * self.target_error
-        excess = region.std / aim
-        if not math.isfinite(excess) or excess <= _CLOSE or spent * excess**2 > _DEARER * rival:
-            return {}
-        lacking = {line: min(own, _TIMES * line.states) for line, own in region.lacking(aim).items()}
-        room = min(0.7 * left * region.states / max(1, spent), self.growth * first - region.states)
-        share = min(1.0, room / max(1e-9, sum(lacking.values()))) / (_LONGER * self.length)
+        """Chains of another round."""
+        most = self.growth * first
+        lacking = region.further(LINES_SHARE * self.target_error, most, spent, left, rival)
         # In steps of a half octave, so that lines of many problems share a batch.
-        steps = {line: round(2 * math.log2(max(1e-9, share * own))) for line, own in lacking.items()}
-        return {line: max(2, round(2 ** (step / 2))) for line, step in steps.items() if step >= 0}
+        chains = {line: round(2 * math.log2(own / (_LONGER * self.length))) for line, own in lacking.items()}
+        return {line: max(2, round(2 ** (step / 2))) for line, step in chains.items() if step >= 0}
 
     def _populate(self, batch: Batch, chains: dict[Line, int], length: int, rng: Rng) -> None:
         for number in sorted(set(chains.values())):
@@ -164,19 +154,9 @@ class LineSampling:
         """Returns lines to try again, more exactly; not what is negligible even if it is too low by many nats."""
         stacked = stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(self.replicates))
         result = temper(stacked, self.replicates, chains, length, rng)
-        tested = _test_beyond(stacked, result.last, rng)
-        early = _violating_before(stacked, result.last)
-        doubted: dict[Line, bool] = {}  # and whether their scores move in steps
+        doubted = book(lines, stacked, result, chains * length, rng)
         best: dict[int, float] = {}
-        for j, line in enumerate(lines):
-            rows = slice(j * self.replicates, (j + 1) * self.replicates)
-            misled = not line.exact and not learn(line, result.guess[rows], result.truth[rows])
-            if misled or (not line.stepped and float(early[rows].mean()) > _EARLY):
-                doubted[line] = not misled
-            line.rounds.append((chains * length, result.log_prob[rows].cpu()))
-            line.alive.append(float(result.alive[rows].mean()))
-            line.heights.append(result.last.h[rows].flatten().cpu())
-            line.record(*(value[rows] for value in tested))
+        for line in lines:
             best[line.owner] = max(best.get(line.owner, -math.inf), line.log_mean)
         again = [line for line in doubted if not line.log_mean < best[line.owner] - PRUNE]
         for line in again:
@@ -188,29 +168,3 @@ class LineSampling:
 def _left(batch: Batch) -> list[float]:
     """Calls left to the problem of each row."""
     return [batch.spend.left(row.unsqueeze(0)) for row in batch.rows]
-
-
-def _violating_before(lines: Lines, last: Particles) -> Tensor:
-    """Whether lines violate shortly before their entries into the region, (R, N) of 0 and 1.
-
-    A score that moves in steps is small, and constant, far beyond the entry, which is then taken for a root.
-    """
-    entry, _ = lines.cell_entry(last.z)
-    t = last.t.clamp_max(30.0) - _BEFORE
-    with torch.no_grad():
-        score = lines.batch.score(lines.batch.inputs.from_normal(last.z + t.unsqueeze(-1) * lines.alpha.unsqueeze(1)))
-    return ((score >= 0) & (t > entry)).double()
-
-
-def _test_beyond(lines: Lines, last: Particles, rng: Rng) -> tuple[Tensor, Tensor]:
-    """Inputs at a random place of each line beyond its entry, drawn by the normal law, with their scores.
-
-    They are draws from the violating law (the witnesses), and the share that violates corrects for lines that leave the
-    region again: the mean of P(Z > t) times that share is unbiased for what lies beyond the entries.
-    """
-    t = last.t.clamp_max(30.0)
-    tau = truncated_quantile(rng.normal(t.shape, t.dtype), t, torch.full_like(t, torch.inf)).to(t.dtype)
-    z = last.z + tau.unsqueeze(-1) * lines.alpha.unsqueeze(1)
-    with torch.no_grad():
-        x = lines.batch.inputs.from_normal(z)
-    return x, lines.batch.score(x)

@@ -17,6 +17,9 @@ MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any c
 _NEGLIGIBLE = 0.05  # share of p that lines may have together which are not refined
 _ALIVE = 0.1  # share of lines that must reach the region for the others to be told from noise
 _SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
+TIMES = 6  # as large as all before it a round may be: small populations are worse than their spread says
+_CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
+_DEARER = 2.0  # times the calls that another method is forecast to need, from which lines are given up
 
 
 @dataclass
@@ -26,6 +29,7 @@ class LinedRegion:
     lines: list[Line] = field(default_factory=list)
     crowded: bool = False  # more directions than lines: no line was tried
     poor: bool = False  # the budget did not reach for the lines
+    misled: bool = False  # guesses of entries were far from the truth, and there was no other way
 
     def replicates(self, some: Sequence[Line] | None = None) -> list[float]:
         """log p of each replicate, summed over lines, or over some of them."""
@@ -70,12 +74,27 @@ class LinedRegion:
         whole = sum(spread.values()) / error**2
         return {line: max(0.0, own * whole - line.states) for line, own in spread.items()}
 
+    def further(self, error: float, most: int, spent: int, left: float, rival: float) -> dict[Line, float]:
+        """States of another round for this error, up to `most` in all; none when nothing is to be done.
+
+        `spent` calls are behind it and `left` are left; another method would take `rival` for the same error.
+        """
+        excess = self.std / error
+        if not math.isfinite(excess) or excess <= _CLOSE or spent * excess**2 > _DEARER * rival:
+            return {}
+        lacking = {line: min(own, TIMES * line.states) for line, own in self.lacking(error).items() if own > 0}
+        room = min(0.7 * left * self.states / max(1, spent), most - self.states)
+        share = min(1.0, room / max(1e-9, sum(lacking.values())))
+        return {line: share * own for line, own in lacking.items()} if share > 0 else {}
+
     def weakness(self) -> str | None:
         """Why the number should not be believed, if there is a reason."""
         if self.crowded:
             return "the violating region has more directions than lines can follow"
         if self.poor:
             return "the budget does not reach for lines"
+        if self.misled:
+            return "where lines enter the region cannot be told from one score"
         values = self.replicates()
         if not values or max(values) == -math.inf:
             return "no line reaches a violation"
@@ -88,14 +107,14 @@ class LinedRegion:
         spread = float(torch.tensor(values).std())
         return f"replicates scatter by {spread:.1f} in log p" if not spread < _SCATTER else None
 
-    def evidence(self, calls: int, unseen: str = "", seen: Sequence[Line] = ()) -> list[Evidence]:
+    def evidence(self, method: str, calls: int, unseen: str = "", seen: Sequence[Line] = ()) -> list[Evidence]:
         """`unseen` says what an independent check found that the lines did not see, `seen` which lines it met."""
         weakness, values = self.weakness(), self.replicates()
         if not values or max(values) == -math.inf:
-            return [Searched("line sampling", weakness or "nothing is known", calls, broke=self.poor)]
+            return [Searched(method, weakness or "nothing is known", calls, broke=self.poor)]
         statistic, doubt = Replicates(tuple(values), MODEL_ERROR), "; ".join(filter(None, (weakness, unseen)))
         note = f"{len(self.lines)} line(s)"
         met = Replicates(tuple(self.replicates(seen)), MODEL_ERROR) if seen and len(seen) < len(self.lines) else None
-        found: list[Evidence] = [Number("line sampling", "lines", statistic, calls, _ASSUMES, doubt, note, seen=met)]
+        found: list[Evidence] = [Number(method, "lines", statistic, calls, _ASSUMES, doubt, note, seen=met)]
         witnesses = join_witnesses(w for line in self.lines for w in line.witnesses)
-        return [*found, Found("line sampling", witnesses)] if len(witnesses) else found
+        return [*found, Found(method, witnesses)] if len(witnesses) else found

@@ -17,6 +17,7 @@ from rarely.methods.roots import unit
 from rarely.methods.tempering import Lines
 from rarely.stats.statistic import Replicates
 
+ANY = -1  # way to fail
 _MOST = 12  # lines for one way to fail: fewer than directions that are searched, so that a region all around is seen
 _CROWDED = 4.0  # nats under the best direction within which one more than those counts
 _SLOPES, _FEW_SLOPES = 64, 8  # violating points of a problem whose own slopes are taken, and too few to say anything
@@ -29,7 +30,7 @@ class Line:
     """One direction for one way to fail of one problem, and what its populations said."""
 
     owner: int  # row of the batch
-    way: int
+    way: int  # or ANY
     alpha: Tensor  # (d,)
     distance: float  # to the region along it, or what is typical of violating points
     typical: float = 1.0  # cosine that slopes at the violating points that it is for have with it
@@ -70,6 +71,12 @@ class Line:
         logs = self.replicates()
         return float(torch.logsumexp(logs, 0)) - math.log(len(logs))
 
+    def turn(self, alpha: Tensor) -> None:
+        """Into another direction; what was seen along the old one does not compare."""
+        self.alpha, self.heights = alpha, []
+        if self.points is not None:
+            self.distance = float((self.points @ alpha).median())
+
     def forget(self) -> None:
         """What was guessed before guesses were seen to mislead."""
         self.rounds, self.alive, self.heights, self.witnesses = [], [], [], []
@@ -105,7 +112,7 @@ def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> tuple
 class _Slopes:
     """Violating points of one problem that share a way to fail, and the directions in which their scores rise."""
 
-    way: int
+    way: int  # or ANY
     points: Tensor  # (n, d)
     slopes: Tensor  # (n, d) unit vectors
 
@@ -202,5 +209,7 @@ def stack_lines(batch: Batch, lines: Sequence[Line]) -> Lines:
             rivals[i, j], offsets[i, j] = rival.alpha, line.distance - rival.distance
     plane, zero, slope = (alpha.new_tensor([getattr(k, name) for k in lines]) for name in ("plane", "zero", "slope"))
     stepped = torch.tensor([line.stepped for line in lines], device=alpha.device)
-    part, exact = batch.take(owners).ways(ways), any(line.exact for line in lines)
+    part, exact = batch.take(owners), any(line.exact for line in lines)
+    if bool((ways != ANY).all()):
+        part = part.ways(ways)
     return Lines(part, alpha, distance, rivals, offsets, plane, zero, slope, stepped, exact)

@@ -18,6 +18,7 @@ from rarely.core.spend import Exhausted
 from rarely.core.thresholds import LOG_FLOOR
 from rarely.kernels import PCN, Kernel, RandomWalk, State
 from rarely.methods.base import Progress, Run, progress
+from rarely.methods.compass import slopes
 from rarely.methods.islands import Island, evidence_of
 from rarely.methods.moves import Moved, chains, move
 from rarely.methods.walk import Walk
@@ -99,15 +100,20 @@ class Splitting:
         spent = (batch.calls() - before).tolist()
         return [evidence_of(islands, "splitting", calls) for islands, calls in zip(runs, spent, strict=True)]
 
-    def populations(self, batch: Batch, rng: Rng) -> Generator[Progress, None, list[list[Island]]]:
-        """Run the islands of every problem; `evidence_of` says what they have learnt."""
+    def populations(
+        self, batch: Batch, rng: Rng, sloped: bool = False
+    ) -> Generator[Progress, None, list[list[Island]]]:
+        """Run the islands of every problem; `evidence_of` says what they have learnt.
+
+        `sloped`: where scores rise is learnt on the way, with keep="all" in the space of normals.
+        """
         kernel = self.kernel or (RandomWalk() if batch.inputs.normal_dim is None else PCN())
         if kernel.space == "normal" and batch.inputs.normal_dim is None:
             raise InputError(
                 f"{type(kernel).__name__} works on standard normals, and this input model has no from_normal; "
                 "use RandomWalk, or give the input model a from_normal"
             )
-        return (yield from _Populations(self, kernel, batch, rng).run())
+        return (yield from _Populations(self, kernel, batch, rng, sloped).run())
 
 
 @dataclass
@@ -118,6 +124,7 @@ class _Populations:
     kernel: Kernel
     batch: Batch
     rng: Rng
+    sloped: bool
     islands: list[list[Island]] = field(default_factory=list)
 
     def run(self) -> Generator[Progress, None, list[list[Island]]]:
@@ -166,6 +173,10 @@ class _Populations:
             history = zip(moved.acceptance.tolist(), moved.correlation.tolist(), strict=True)
             for i, j, (acceptance, left) in zip(rows.tolist(), slots.tolist(), history, strict=True):
                 self.islands[i][j].moved(acceptance, left, moved.steps)
+            if self.sloped:
+                for i, j, slope in zip(rows.tolist(), slots.tolist(), slopes(state, length), strict=True):
+                    before = self.islands[i][j].slope
+                    self.islands[i][j].slope = slope if before is None else before + slope
 
     def _walk(self, part: Batch) -> Walk:
         return Walk(self.kernel, part, self.settings.rule == "strict", self.rng)

@@ -150,7 +150,7 @@ def temper(lines: Lines, replicates: int, chains: int, length: int, rng: Rng) ->
     ended: list[Tempered] = []
     rows: list[Tensor] = []
     for turn in range(_MAX_TEMPERATURES + 1):
-        spread = _Spread(cloud.h, b, replicates)
+        spread = Spread(cloud.h, b, replicates)
         over = spread.share(torch.ones_like(b)) >= _ENOUGH
         if turn == _MAX_TEMPERATURES:  # the temperature never reached 1: nothing can be said
             log_prob, over = torch.full_like(log_prob, -torch.inf), torch.ones_like(over)
@@ -163,10 +163,10 @@ def temper(lines: Lines, replicates: int, chains: int, length: int, rng: Rng) ->
                 break
             lines, cloud, b, step = lines.take(i), cloud.rows(i), b[i], step[i]
             log_prob, alive, active = log_prob[i], alive[i], active[i]
-        following = _Spread(cloud.h, b, replicates).next_temperature()
+        following = Spread(cloud.h, b, replicates).next_temperature()
         change = following - b
         log_w = torch.where(torch.isfinite(cloud.h), change * cloud.h, -torch.inf)
-        start, before, b = cloud.gather(_systematic(log_w, chains, rng)), cloud.h, following
+        start, before, b = cloud.gather(systematic(log_w, chains, rng)), cloud.h, following
         cloud, step = _chains(lines, start, b, step, length, rng)
         log_prob = log_prob + _bennett(change * before, change * cloud.h, torch.logsumexp(log_w, 1) - math.log(n))
     return Tempered.join(ended, rows)
@@ -182,7 +182,7 @@ def _finish(
         alive = torch.isfinite(truth.h).double().mean(1)
     log_w = torch.where(torch.isfinite(truth.h), truth.h - b * cloud.h, -torch.inf)
     ratio = torch.logsumexp(log_w, 1) - math.log(log_w.shape[1])
-    last = replace(truth, drift=None).gather(_systematic(log_w, chains, rng))
+    last = replace(truth, drift=None).gather(systematic(log_w, chains, rng))
     return Tempered(log_prob + ratio, alive, last, cloud.t, truth.t)
 
 
@@ -302,7 +302,7 @@ def _predict(lines: Lines, at: Particles, z: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Spread:
+class Spread:
     """How h varies over the particles of each line, all its populations together."""
 
     h: Tensor  # (R, N)
@@ -328,7 +328,7 @@ class _Spread:
         return torch.where(self.share(torch.ones_like(self.b)) >= _ESS, torch.ones_like(self.b), low)
 
 
-def _systematic(log_w: Tensor, n: int, rng: Rng) -> Tensor:
+def systematic(log_w: Tensor, n: int, rng: Rng) -> Tensor:
     w = torch.nan_to_num(torch.softmax(log_w, 1), nan=1.0 / log_w.shape[1])
     u = (rng.uniform((log_w.shape[0], 1), torch.float64) + torch.arange(n, device=log_w.device)) / n
     return torch.searchsorted(torch.cumsum(w, 1), u).clamp_max(log_w.shape[1] - 1)

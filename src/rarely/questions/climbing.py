@@ -174,7 +174,7 @@ class Climbing:
         looks = compare(batch, regions, [case.held for case in cases])
         spent = (batch.calls() - before).tolist()
         both = zip(regions, spent, looks, strict=True)
-        learnt = [region.evidence(calls, look.unseen, look.lines) for region, calls, look in both]
+        learnt = [region.evidence("line sampling", calls, look.unseen, look.lines) for region, calls, look in both]
         note(cases, learnt, goal)
 
 

@@ -21,11 +21,11 @@ class Selection:
     survivors: Tensor  # (B,) how many
     order: Tensor  # (B, k) indices of particles by falling score; the first `survivors` of a row survive
     log_increment: Tensor  # (B,) float64
-    finished: Tensor  # (B,) bool: the level reached 0
-    plateau: Tensor  # (B,) bool: ties below 0 reach the top, so that no level has survivors above it
+    finished: Tensor  # (B,) bool: the level reached the goal
+    plateau: Tensor  # (B,) bool: ties below the goal reach the top, so that no level has survivors above it
 
 
-def select(scores: Tensor, quantile: float, paper: bool) -> Selection:
+def select(scores: Tensor, quantile: float, paper: bool, goal: float = 0.0) -> Selection:
     """Choose the next level of each population (Alg. 1 l. 6-9).
 
     Deviation: by default the level is the (K+1)-th largest score, K = floor(quantile N), and survivors lie strictly
@@ -35,15 +35,15 @@ def select(scores: Tensor, quantile: float, paper: bool) -> Selection:
     n = scores.shape[1]
     keep = max(1, math.floor(quantile * n))
     top, order = scores.topk(min(n, keep + 1), dim=1)
-    hits = (scores >= 0).sum(1)
+    hits = (scores >= goal).sum(1)
     if paper:
-        level = top[:, keep - 1].clamp_max(0.0)
-        finished = level >= 0
+        level = top[:, keep - 1].clamp_max(goal)
+        finished = level >= goal
         survivors = (scores >= level.unsqueeze(1)).sum(1)
         plateau = (scores.amin(1) == top[:, 0]) & ~finished
     else:
         level = top[:, -1]
-        finished = level >= 0
+        finished = level >= goal
         survivors = (scores > level.unsqueeze(1)).sum(1)
         # Ties that reach the top leave nobody above. Going back to a lower level, or trying again, only when that
         # happens would bias p upwards (by up to a factor of 2): the population has died out, and counts as zero.

@@ -213,7 +213,7 @@ def test_lines_that_leave_the_region_again_are_corrected(end: float) -> None:
     error = math.sqrt((1 - share) / share / one.tests)
     assert abs(one.beyond - share) < 5 * error * share + 1e-3
     assert abs(region.log_prob - exact) < 5 * error + 0.01
-    *_, witnesses = region.evidence(0)
+    *_, witnesses = region.evidence("lines", 0)
     assert isinstance(witnesses, Found)
     found = witnesses.witnesses.inputs[:, 0]
     assert ((found >= 4) & (found <= end)).all()
@@ -256,7 +256,7 @@ def test_only_lines_near_the_referees_points_answer_for_them() -> None:
     (look,) = compare(batch, [region], [z])
     assert look.unseen == ""
     assert look.lines == [both[0]]
-    number, _ = region.evidence(0, look.unseen, look.lines)
+    number, _ = region.evidence("lines", 0, look.unseen, look.lines)
     assert isinstance(number, Number)
     assert number.seen is not None
     sides = [float(stats.norm.logsf(4.0)), float(np.logaddexp(stats.norm.logsf(4.0), stats.norm.logsf(3.5)))]
