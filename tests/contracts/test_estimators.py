@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rarely import (
     Auto,
     Box,
+    DirectedSplitting,
     Execution,
     Gaussian,
     ImportanceSampling,
@@ -47,6 +48,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "auto": Auto(),
     "auto, no proofs": Auto(proof_seconds=0),
     "lines": LineSampling(),
+    "directed": DirectedSplitting(),
     "importance": ImportanceSampling(),
 }
 every = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS.keys())

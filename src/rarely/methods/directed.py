@@ -27,6 +27,7 @@ from rarely.methods.splitting import Splitting
 
 _FEW = 8  # violating points that are too few to begin with
 _ROUNDS = 6  # at most, each with what the one before has learnt of the direction
+_PATIENCE = 4
 _LONGER = 2  # steps between the states of all rounds but the first
 _METHOD = "directed splitting"
 
@@ -118,17 +119,19 @@ class DirectedSplitting:
                 for line in group:
                     line.turn(needles[line].direction)
                 survey(batch, group, rng)
-                self._round(
-                    batch, {line: needles[line] for line in group}, regions, chains, _LONGER if turn else 1, rng
-                )
+                self._round(batch, {line: needles[line] for line in group}, chains, _LONGER if turn else 1, rng)
             yield progress(_METHOD, batch, [region.log_prob for region in regions], len(sizes))
-            sizes = {}
             spent = (batch.calls() - before).tolist()
             left = [batch.spend.left(row.unsqueeze(0)) for row in batch.rows]
-            aim, most = LINES_SHARE * self.target_error, self.growth * first
-            for region, *each in zip(regions, spent, left, rivals, strict=True):
-                for line, states in region.further(aim, most, *each).items():
-                    sizes[line] = max(2, round(2 ** (round(2 * math.log2(max(1.0, states / 10 / _LONGER))) / 2)))
+            # The direction gets better, so that a first round says too much of what others will cost.
+            wait = 1 if turn else _PATIENCE
+            sizes = {line: self.chains for line in sizes if not line.rounds}
+            for region, used, purse, rival in zip(regions, spent, left, rivals, strict=True):
+                more = region.further(LINES_SHARE * self.target_error, self.growth * first, used, purse, wait * rival)
+                # In steps of a half octave, so that lines of many problems share a batch.
+                for line, states in more.items():
+                    steps = round(2 * math.log2(max(1.0, states / (10 * _LONGER))))
+                    sizes[line] = max(2, round(2 ** (steps / 2)))
             if not sizes:
                 return
 
@@ -136,7 +139,6 @@ class DirectedSplitting:
         self,
         batch: Batch,
         needles: dict[Line, Compass],
-        regions: list[LinedRegion],
         chains: int,
         thin: int,
         rng: Rng,
@@ -148,7 +150,8 @@ class DirectedSplitting:
         for j, line in enumerate(lines):
             rows = slice(j * self.replicates, (j + 1) * self.replicates)
             line.stepped = line.stepped or doubted.get(line, False)
-            regions[line.owner].misled = not doubted.get(line, True)
+            if line in doubted and len(line.rounds) == 1:
+                line.forget()  # better guesses follow
             last = climbed.tempered.last.rows(torch.arange(rows.start, rows.stop, device=line.alpha.device))
             entered = torch.isfinite(last.t)
             line.points = (last.z + last.t.unsqueeze(-1) * line.alpha)[entered]

@@ -11,7 +11,7 @@ from torch.special import log_ndtr
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 from rarely.methods.lines import Line, stack_lines
-from rarely.methods.tempering import search
+from rarely.methods.tempering import Lines, search
 
 _PROBES, _FEW = 24, 8  # lines searched to begin with, and too few to tell anything
 _BACK = 0.5  # how far behind it a second score tells how fast the first came about
@@ -35,8 +35,8 @@ def survey(batch: Batch, lines: Sequence[Line], rng: Rng) -> None:
     base, along = first.complement(z), (z * first.alpha.unsqueeze(1)).sum(-1)
     near = first.distance.clamp_max(15.0).unsqueeze(1)
     guess = torch.where(given.unsqueeze(1), along, near)
-    ends = [first.batch.score_normal(first.at(base[:, :_FEW], (guess - back)[:, :_FEW])) for back in (0.0, _BACK)]
-    rise = ((ends[0] - ends[1]) / _BACK).median(1).values.clamp_min(1e-6)
+    _, slopes = risen(first, base[:, :_FEW], guess[:, :_FEW])
+    rise = slopes.median(1).values
     truth = search(first, base, guess, rise.unsqueeze(1).expand(r, _PROBES)).t
     for i, line in enumerate(lines):
         entered = truth[i][torch.isfinite(truth[i])]
@@ -50,6 +50,12 @@ def survey(batch: Batch, lines: Sequence[Line], rng: Rng) -> None:
         if line.points is not None:
             short = log_ndtr(-truth[i]) - log_ndtr(-(offset + change * guessed[i]))
             line.exact = float((~(short < _MISLED)).double().mean()) > _MANY
+
+
+def risen(lines: Lines, base: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores at t of the lines through base, and how fast they have risen on the last bit of the way, (R, N)."""
+    there, before = (lines.batch.score_normal(lines.at(base, t - back)) for back in (0.0, _BACK))
+    return there, ((there - before) / _BACK).clamp_min(1e-6)
 
 
 def learn(line: Line, guess: Tensor, truth: Tensor) -> bool:

@@ -29,7 +29,6 @@ class LinedRegion:
     lines: list[Line] = field(default_factory=list)
     crowded: bool = False  # more directions than lines: no line was tried
     poor: bool = False  # the budget did not reach for the lines
-    misled: bool = False  # guesses of entries were far from the truth, and there was no other way
 
     def replicates(self, some: Sequence[Line] | None = None) -> list[float]:
         """log p of each replicate, summed over lines, or over some of them."""
@@ -93,8 +92,8 @@ class LinedRegion:
             return "the violating region has more directions than lines can follow"
         if self.poor:
             return "the budget does not reach for lines"
-        if self.misled:
-            return "where lines enter the region cannot be told from one score"
+        if any(not line.rounds for line in self.lines):
+            return "a line has no number: calls ran out, or one score does not tell where it enters the region"
         values = self.replicates()
         if not values or max(values) == -math.inf:
             return "no line reaches a violation"

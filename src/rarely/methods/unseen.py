@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.spend import Exhausted
+from rarely.methods.guesses import risen
 from rarely.methods.lined import LinedRegion
-from rarely.methods.lines import Line, stack_lines
+from rarely.methods.lines import ANY, Line, stack_lines
 from rarely.methods.tempering import search
 
 _CHECKED = 64  # violating points checked per problem
@@ -54,7 +55,7 @@ def _look(batch: Batch, row: int, region: LinedRegion, z: Tensor) -> Look:
     unseen = 0
     claims = torch.stack([z @ line.alpha - line.distance for line in region.lines]).cpu()  # (L, n)
     for k, way in enumerate(ways):
-        rivals = [i for i, line in enumerate(region.lines) if line.way == way]
+        rivals = [i for i, line in enumerate(region.lines) if line.way in (way, ANY)]
         if not rivals:
             unseen += 1
             continue
@@ -70,14 +71,13 @@ def _unseen_by(batch: Batch, line: Line, z: Tensor) -> int:
     if not line.heights:  # no population of it has run
         return len(z)
     lines = stack_lines(batch, [line])
-    along = z @ line.alpha
+    along = (z @ line.alpha).unsqueeze(0)
     base = lines.complement(z.unsqueeze(0))
     # A search that starts at a root believes the slope that it is given, so that this must be the right one.
-    score, gradient = lines.batch.gradient_normal(z.unsqueeze(0))
-    slope = (gradient @ line.alpha).clamp_min(1e-6)
+    score, slope = risen(lines, base, along)
     seen = search(lines, base, along - (score / slope).clamp(-3.0, 3.0), slope)
     heights = torch.cat(line.heights)
     low, high = float(heights.min()) - _MARGIN, float(heights.max()) + _MARGIN
-    before = along < seen.t.squeeze(0) - 0.05
+    before = (along < seen.t - 0.05).squeeze(0)
     outside = (seen.h.squeeze(0) < low) | (seen.h.squeeze(0) > high)
     return int((before | outside).sum())

@@ -15,6 +15,7 @@ from rarely.core.evidence import SPLITTING, Evidence, Found, Levels, Number
 from rarely.core.rng import Rng
 from rarely.inputs.mixture import Mixture
 from rarely.methods.base import Estimator, Progress
+from rarely.methods.compass import Compass
 from rarely.questions.conclude import Belief, believe
 
 Work = Generator[Progress, None, None]
@@ -65,6 +66,7 @@ class Case:
     points: Tensor | None = None  # violating points (n, d) of z-space in which most populations ended
     held: Tensor | None = None  # those of every fourth, which check what was built on the others
     far: Tensor | None = None  # violating points that draws from far out have led to
+    compass: Compass | None = None  # what populations know of the direction in which scores rise
     scale: int = 1  # size of the last populations over the referee's
     cost: int = 0  # calls of the referee
     _believed: tuple[int, Belief] | None = field(default=None, repr=False)

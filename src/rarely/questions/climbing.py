@@ -25,9 +25,11 @@ from rarely.core.thresholds import (
     REFEREE_SHARE,
 )
 from rarely.methods.base import progress
+from rarely.methods.directed import DirectedSplitting, compass
 from rarely.methods.importance import ImportanceSampling
 from rarely.methods.islands import evidence_of
 from rarely.methods.line_sampling import LineSampling
+from rarely.methods.lined import LinedRegion
 from rarely.methods.modes import FarDraws, lost_share
 from rarely.methods.splitting import Splitting
 from rarely.methods.unseen import compare
@@ -120,7 +122,8 @@ class Climbing:
         if walks:  # no z-space: the paper's random walk is all there is
             splitting = replace(splitting, steps="auto", keep="last")
         before = batch.calls()
-        islands = yield from splitting.populations(batch, rng)
+        many = not walks and not _few(batch)
+        islands = yield from splitting.populations(batch, rng, sloped=many)
         for case, group, calls in zip(cases, islands, (batch.calls() - before).tolist(), strict=True):
             case.evidence += goal.admitted(evidence_of(group, method, calls))
             found = [i.survivors[:100] for i in group if i.survivors is not None and len(i.survivors)]
@@ -128,6 +131,8 @@ class Climbing:
             if found and not walks:
                 rest = [f for k, f in enumerate(found) if k % 4]
                 case.points, case.held = torch.cat(rest or found), torch.cat(found[::4])
+            if many:
+                case.compass = compass([island for k, island in enumerate(group) if k % 4])
             _mark_lost(case)
 
     def blind(self, batch: Batch, case: Case, goal: Goal) -> bool:
@@ -171,11 +176,28 @@ class Climbing:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
         rivals = [self._dear(case) for case in cases]
         regions = yield from LineSampling(target_error=self.target_error).lines(batch, starts, rng, rivals)
+        self._look("line sampling", batch, regions, cases, before, goal)
+
+    def steep(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """In many dimensions, where lines cannot be drawn or doubt what they found."""
+        return case.compass is not None and not case.rivals and getattr(batch.inputs, "smooth", True)
+
+    def split_beside(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
+        rivals, compasses = [self._dear(case) for case in cases], [case.compass for case in cases]
+        method = DirectedSplitting(target_error=self.target_error)
+        regions = yield from method.beside(batch, starts, compasses, rng, rivals)
+        self._look("directed splitting", batch, regions, cases, before, goal)
+
+    @staticmethod
+    def _look(
+        method: str, batch: Batch, regions: list[LinedRegion], cases: list[Case], before: Tensor, goal: Goal
+    ) -> None:
+        """Hold lines against violations that they did not start from, and note what they say."""
         looks = compare(batch, regions, [case.held for case in cases])
         spent = (batch.calls() - before).tolist()
         both = zip(regions, spent, looks, strict=True)
-        learnt = [region.evidence("line sampling", calls, look.unseen, look.lines) for region, calls, look in both]
-        note(cases, learnt, goal)
+        note(cases, [region.evidence(method, calls, look.unseen, look.lines) for region, calls, look in both], goal)
 
 
 def _few(batch: Batch) -> bool:

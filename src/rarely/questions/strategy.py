@@ -27,7 +27,8 @@ from rarely.questions.result import Outcome
 
 SEARCH = (
     "components", "short counting between bounds", "splitting", "draws from far out", "importance sampling",
-    "line sampling", "counting between bounds", "larger splitting", "importance sampling again", "largest splitting",
+    "line sampling", "directed splitting", "counting between bounds", "larger splitting",
+    "importance sampling again", "largest splitting",
 )  # fmt: skip
 STEPS = ("attack", "proof", "draws", "count", *SEARCH, "more draws", "longer proof")
 
@@ -128,6 +129,7 @@ class Auto:
             "draws from far out": Step("they meet what no climb leads to", climb.blind, climb.draw_far),
             "importance sampling": Step("cheap where a mixture fits", climb.few_inputs, climb.weigh),
             "line sampling": Step("cheap where gradients lead", climb.smooth, climb.draw_lines),
+            "directed splitting": Step("cheap where scores rise one way", climb.steep, climb.split_beside),
             "larger splitting": Step("nothing faster was confirmed", climb.vague, climb.split_more),
             "importance sampling again": Step("a larger referee knows more", climb.learnt, climb.weigh),
             "largest splitting": Step("no proposal fits", climb.unfitted, climb.split_most),
