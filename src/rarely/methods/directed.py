@@ -120,18 +120,19 @@ class DirectedSplitting:
                     line.turn(needles[line].direction)
                 survey(batch, group, rng)
                 self._round(batch, {line: needles[line] for line in group}, chains, _LONGER if turn else 1, rng)
-            yield progress(_METHOD, batch, [region.log_prob for region in regions], len(sizes))
             spent = (batch.calls() - before).tolist()
             left = [batch.spend.left(row.unsqueeze(0)) for row in batch.rows]
+            sizes = {line: self.chains for line in sizes if not line.rounds}
             # The direction gets better, so that a first round says too much of what others will cost.
             wait = 1 if turn else _PATIENCE
-            sizes = {line: self.chains for line in sizes if not line.rounds}
             for region, used, purse, rival in zip(regions, spent, left, rivals, strict=True):
                 more = region.further(LINES_SHARE * self.target_error, self.growth * first, used, purse, wait * rival)
                 # In steps of a half octave, so that lines of many problems share a batch.
                 for line, states in more.items():
                     steps = round(2 * math.log2(max(1.0, states / (10 * _LONGER))))
                     sizes[line] = max(2, round(2 ** (steps / 2)))
+            sizes = sizes if turn + 1 < _ROUNDS else {}
+            yield progress(_METHOD, batch, [region.log_prob for region in regions], len(sizes))
             if not sizes:
                 return
 

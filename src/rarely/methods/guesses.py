@@ -11,7 +11,7 @@ from torch.special import log_ndtr
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 from rarely.methods.lines import Line, stack_lines
-from rarely.methods.tempering import Lines, search
+from rarely.methods.tempering import Lines, expected, search
 
 _PROBES, _FEW = 24, 8  # lines searched to begin with, and too few to tell anything
 _BACK = 0.5  # how far behind it a second score tells how fast the first came about
@@ -43,13 +43,15 @@ def survey(batch: Batch, lines: Sequence[Line], rng: Rng) -> None:
         line.plane = float(entered.median()) if len(entered) else line.distance
         line.zero, line.slope = line.plane, float(rise[i])
     placed = stack_lines(batch, lines)
-    guessed = placed.guessed(placed.batch.score_normal(placed.at(base, placed.plane.unsqueeze(1).expand(truth.shape))))
+    guessed = expected(placed, base).t
     for i, line in enumerate(lines):
         offset, change = _regression(guessed[i], truth[i], torch.ones_like(truth[i]))
         line.zero, line.slope = offset + change * line.zero, line.slope / change
-        if line.points is not None:
-            short = log_ndtr(-truth[i]) - log_ndtr(-(offset + change * guessed[i]))
-            line.exact = float((~(short < _MISLED)).double().mean()) > _MANY
+    placed = stack_lines(batch, lines)
+    missed = log_ndtr(-truth) > log_ndtr(-expected(placed, base).t) + _MISLED
+    fair = torch.where(given.unsqueeze(1), torch.zeros_like(truth), log_ndtr(-truth)).softmax(1)
+    for line, share in zip(lines, (fair * missed).sum(1).tolist(), strict=True):
+        line.exact = share > _MANY
 
 
 def risen(lines: Lines, base: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -106,20 +106,20 @@ class LineSampling:
             regions[line.owner].lines.append(line)
         if plan:
             survey(batch, plan, rng)
-        before, first = batch.calls(), {line: self._first_size(regions[line.owner]) for line in plan}
-        self._populate(batch, first, self.length, rng)
-        yield progress(_METHOD, batch, [region.log_prob for region in regions], len(batch))
-        started = [region.states for region in regions]
-        for _ in range(_ROUNDS):
+        before, sizes = batch.calls(), {line: self._first_size(regions[line.owner]) for line in plan}
+        started = [0] * len(batch)
+        for turn in range(1 + _ROUNDS):
+            self._populate(batch, sizes, _LONGER * self.length if turn else self.length, rng)
+            started = started if turn else [region.states for region in regions]
             spent, purse = (batch.calls() - before).tolist(), _left(batch)
-            more: dict[Line, int] = {}
-            for each in zip(regions, started, spent, purse, rivals, strict=True):
-                more |= self._growth(*each)
-            if not more:
+            sizes = {}
+            if turn < _ROUNDS:
+                for each in zip(regions, started, spent, purse, rivals, strict=True):
+                    sizes |= self._growth(*each)
+            going_on = {line.owner for line in sizes}
+            yield progress(_METHOD, batch, [region.log_prob for region in regions], len(going_on))
+            if not sizes:
                 return
-            self._populate(batch, more, _LONGER * self.length, rng)
-            running = len({line.owner for line in more})
-            yield progress(_METHOD, batch, [region.log_prob for region in regions], running)
 
     def _payable(self, batch: Batch, plan: list[Line], regions: list[LinedRegion]) -> list[Line]:
         """Lines worth a first round: not those of crowded problems, nor of problems that cannot pay for it."""

@@ -190,8 +190,11 @@ def _first(lines: Lines, z: Tensor) -> Particles:
     """Particles at z, without a drift: most of them are never moved."""
     guess = lines.zero.unsqueeze(1).expand(z.shape[:2])
     slope = lines.slope.unsqueeze(1).expand(z.shape[:2])
-    if lines.exact:
-        return search(lines, z, guess, slope)
+    return search(lines, z, guess, slope) if lines.exact else expected(lines, z)
+
+
+def expected(lines: Lines, z: Tensor) -> Particles:
+    """Particles at z whose entries are guessed."""
     return _guess(lines, z, lines.batch.score_normal(lines.at(z, lines.plane.unsqueeze(1).expand(z.shape[:2]))))
 
 

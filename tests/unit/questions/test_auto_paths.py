@@ -45,7 +45,7 @@ def test_a_black_box_is_done_without_gradients() -> None:
         assert result.outcome is Outcome.VIOLATED
         assert abs(result.log_prob - stats.norm.logsf(4.5)) < 5 * result.log_prob_std
         assert result.log_prob_std < 0.2
-        assert set(numbers(result)) <= {"splitting", "larger splitting"}
+        assert set(numbers(result)) <= {"splitting", "directed splitting", "larger splitting"}
 
 
 class Uniform:
