@@ -15,6 +15,7 @@ from rarely.methods.tempering import Lines, expected, search
 
 _PROBES, _FEW = 24, 8  # lines searched to begin with, and too few to tell anything
 _BACK = 0.5  # how far behind it a second score tells how fast the first came about
+_LEVEL = 1e-6  # slope at which a score tells nothing
 _MISLED, _MANY = 3.0, 0.15  # nats that a guess may be short of the truth, and the share of violating points with more
 _FIT = 0.05  # effective share of states from which weights correct what was guessed
 _FLATTEST, _STEEPEST = 0.3, 1.5  # change of the truth for one of the guess
@@ -48,16 +49,15 @@ def survey(batch: Batch, lines: Sequence[Line], rng: Rng) -> None:
         offset, change = _regression(guessed[i], truth[i], torch.ones_like(truth[i]))
         line.zero, line.slope = offset + change * line.zero, line.slope / change
     placed = stack_lines(batch, lines)
-    missed = log_ndtr(-truth) > log_ndtr(-expected(placed, base).t) + _MISLED
-    fair = torch.where(given.unsqueeze(1), torch.zeros_like(truth), log_ndtr(-truth)).softmax(1)
-    for line, share in zip(lines, (fair * missed).sum(1).tolist(), strict=True):
-        line.exact = share > _MANY
+    missed = (log_ndtr(-truth) > log_ndtr(-expected(placed, base).t) + _MISLED).double().mean(1)
+    for i, line in enumerate(lines):
+        line.exact = bool((given[i] & (missed[i] > _MANY)) | (rise[i] <= _LEVEL))
 
 
 def risen(lines: Lines, base: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """Scores at t of the lines through base, and how fast they have risen on the last bit of the way, (R, N)."""
     there, before = (lines.batch.score_normal(lines.at(base, t - back)) for back in (0.0, _BACK))
-    return there, ((there - before) / _BACK).clamp_min(1e-6)
+    return there, ((there - before) / _BACK).clamp_min(_LEVEL)
 
 
 def learn(line: Line, guess: Tensor, truth: Tensor) -> bool:
