@@ -20,8 +20,8 @@ def book(lines: Sequence[Line], stacked: Lines, result: Tempered, states: int, r
     """Write a round into its lines; those whose entries were taken wrongly, and whether because of steps."""
     replicates = len(stacked.alpha) // len(lines)
     faint = result.faint[::replicates].tolist()
-    for j, line in enumerate(lines):
-        line.rounds.append((states, result.log_prob[j * replicates : (j + 1) * replicates].cpu()))
+    for j in (j for j, gone in enumerate(faint) if gone):
+        _write(lines[j], result, slice(j * replicates, (j + 1) * replicates), states)
     lines = [line for line, gone in zip(lines, faint, strict=True) if not gone]
     if not lines:
         return {}
@@ -35,10 +35,15 @@ def book(lines: Sequence[Line], stacked: Lines, result: Tempered, states: int, r
         misled = not line.exact and not learn(line, result.guess[rows], result.truth[rows])
         if misled or (not line.stepped and float(early[rows].mean()) > _EARLY):
             doubted[line] = not misled
-        line.alive.append(float(result.alive[rows].mean()))
+        _write(line, result, rows, states)
         line.heights.append(result.last.h[rows].flatten().cpu())
         line.record(*(value[rows] for value in tested))
     return doubted
+
+
+def _write(line: Line, result: Tempered, rows: slice, states: int) -> None:
+    line.rounds.append((states, result.log_prob[rows].cpu()))
+    line.alive.append(float(result.alive[rows].mean()))
 
 
 def _violating_before(lines: Lines, last: Particles) -> Tensor:
