@@ -89,7 +89,7 @@ def users_own(device: str) -> list[float]:
     loss = network(torch.randn(16, 5, device=device)).square().mean()
     loss.backward()
     optimiser.step()
-    return [*numbers.tolist(), float(dropped.sum()), float(loss), float(next(network.parameters()).sum())]
+    return [*numbers.tolist(), float(dropped.sum()), loss.item(), next(network.parameters()).sum().item()]
 
 
 def problem(network: nn.Module) -> Problem:
