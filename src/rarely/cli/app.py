@@ -15,7 +15,7 @@ from rarely.cli.demo import demo
 from rarely.cli.doctor import doctor
 from rarely.cli.estimate import estimate
 from rarely.cli.inspect import inspect
-from rarely.cli.output import end_interrupted, show_error
+from rarely.cli.output import drop_output, end_interrupted, show_error
 from rarely.cli.report import plot, report
 from rarely.cli.robustness import robustness
 from rarely.cli.verify import verify
@@ -39,8 +39,9 @@ class _Group(TyperGroup):
         except BrokenPipeError:  # whoever read the output has seen enough
             raise
         except OSError as error:  # a full disk, a name too long, a folder without permission
-            where = "" if error.filename is None else f"{error.filename}: "
-            show_error(f"{where}{error.strerror or error}")
+            where = "the results cannot be shown" if error.filename is None else error.filename
+            show_error(f"{where}: {error.strerror or error}")
+            drop_output()
             raise typer.Exit(USER_ERROR) from error
         except MemoryError as error:
             show_error("there is not enough memory for this; try a smaller batch, or fewer problems at once")

@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, end_interrupted, plain_table, prints, screen, write_json
+from rarely.cli.output import (
+    check_writable,
+    deliver,
+    end_interrupted,
+    plain_table,
+    prints,
+    screen,
+    write_file,
+    write_json,
+    writing,
+)
 
 if TYPE_CHECKING:
+    from rarely.campaign.campaign import PlanSummary
     from rarely.campaign.compare import Comparison, Pair
     from rarely.campaign.store import Store
 
@@ -40,25 +51,10 @@ class EngineName(StrEnum):
 def plan(file: PlanFile, json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     """Check a plan and show what it would run, without running it."""
     from rarely.campaign.campaign import Campaign
-    from rarely.report.charts import large
 
+    check_writable(json_file)
     summary = Campaign(file).summary()
-    write_json(json_file, asdict(summary))
-    if not prints(quiet, json_file):
-        return
-    table = plain_table("group", "problems", right=[1])
-    for name, count in summary.groups[:_SHOWN]:
-        table.add_row(name, f"{count:,}")
-    if len(summary.groups) > _SHOWN:
-        table.add_row(f"and {len(summary.groups) - _SHOWN} more", "")
-    console = screen()
-    console.print(table)
-    for settings in summary.settings:
-        console.print(f"estimator: {settings}", markup=False)
-    chunks = f"{summary.chunks:,} chunk{'s' if summary.chunks > 1 else ''}"
-    calls = f"about {large(summary.calls)} network calls if log p is near -20"
-    console.print(f"{summary.problems:,} problems in {chunks}; {calls}")
-    _show_uncovered(summary.uncovered)
+    deliver(lambda: _show_plan(summary), prints(quiet, json_file), lambda: write_json(json_file, asdict(summary)))
 
 
 @campaign.command()
@@ -106,21 +102,18 @@ def status(folder: Folder, json_file: opt.JsonFile = None, quiet: opt.Quiet = Fa
     """Show how far a campaign is, also while it runs."""
     from rarely.campaign.store import Store
 
+    check_writable(json_file)
     with Store.open(folder) as store:
-        write_json(
-            json_file,
-            {
-                "name": store.header.name,
-                "created": store.header.created,
-                "command": store.header.command,
-                "counts": store.counts(),
-                "outcomes": store.outcomes(),
-                "calls": store.calls(),
-                "uncovered": store.uncovered,
-            },
-        )
-        if prints(quiet, json_file):
-            _show_status(store)
+        known = {
+            "name": store.header.name,
+            "created": store.header.created,
+            "command": store.header.command,
+            "counts": store.counts(),
+            "outcomes": store.outcomes(),
+            "calls": store.calls(),
+            "uncovered": store.uncovered,
+        }
+        deliver(lambda: _show_status(store), prints(quiet, json_file), lambda: write_json(json_file, known))
 
 
 @campaign.command()
@@ -142,11 +135,11 @@ def compare(
     check_writable(csv_file, json_file)
     with Store.open(first) as a, Store.open(second) as b:
         found = compare_stores(a, b, _SHOWN)
-        write_json(json_file, _as_data(found), pairs=map(_pair_row, found.matches.pairs()))
-        if csv_file is not None:
-            write_csv(csv_file, _PAIR, map(_pair_row, found.matches.pairs()))
-    if prints(quiet, json_file):
-        _show_comparison(found)
+        deliver(
+            lambda: _show_comparison(found), prints(quiet, json_file),
+            lambda: write_json(json_file, _as_data(found), pairs=map(_pair_row, found.matches.pairs())),
+            lambda: write_file(csv_file, lambda file: write_csv(file, _PAIR, map(_pair_row, found.matches.pairs()))),
+        )  # fmt: skip
 
 
 @campaign.command()
@@ -157,14 +150,34 @@ def export(
 ) -> None:
     """Write all problems of a campaign as one table."""
     from rarely.campaign.store import Store
-    from rarely.campaign.tables import export_store
+    from rarely.campaign.tables import check_suffix, export_store
 
+    check_suffix(out)
     check_writable(out)
     with Store.open(folder) as store:
         store.check()
-        rows = export_store(store, out)
+        with writing(out) as draft:
+            rows = export_store(store, draft)
     if not quiet:
         screen().print(f"{rows:,} problems written to {out}", markup=False)
+
+
+def _show_plan(summary: PlanSummary) -> None:
+    from rarely.report.charts import large
+
+    table = plain_table("group", "problems", right=[1])
+    for name, count in summary.groups[:_SHOWN]:
+        table.add_row(name, f"{count:,}")
+    if len(summary.groups) > _SHOWN:
+        table.add_row(f"and {len(summary.groups) - _SHOWN} more", "")
+    console = screen()
+    console.print(table)
+    for settings in summary.settings:
+        console.print(f"estimator: {settings}", markup=False)
+    chunks = f"{summary.chunks:,} chunk{'s' if summary.chunks > 1 else ''}"
+    calls = f"about {large(summary.calls)} network calls if log p is near -20"
+    console.print(f"{summary.problems:,} problems in {chunks}; {calls}")
+    _show_uncovered(summary.uncovered)
 
 
 def _show_status(store: Store) -> None:

@@ -68,6 +68,11 @@ def _figure(file: Path | None) -> Path | None:
     return file
 
 
+def arrays(file: Path | None) -> Path | None:
+    """As numpy would name it."""
+    return file if file is None or file.suffix == ".npz" else Path(f"{file}.npz")
+
+
 NetworkFile = Annotated[
     str,
     typer.Argument(

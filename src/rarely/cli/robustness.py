@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, plain_table, prints, probability, screen, write_json
+from rarely.cli.output import check_writable, deliver, plain_table, prints, probability, screen, write_file, write_json
 from rarely.cli.running import run_problems
 
 if TYPE_CHECKING:
-    from rarely.campaign.robustness import Row, Summary
+    from rarely.campaign.robustness import Curve, Row, Summary
 
 
 class Norm(StrEnum):
@@ -96,18 +96,20 @@ def robustness(
     for i, (row, _) in enumerate(waiting):
         row.estimate = outcomes.estimates.get(i)
     summaries = summarise(rows, radii)
-    if prints(quiet, json_file):  # first: the disk may be full
-        _show(rows, summaries)
-    if json_file is not None:
-        write_json(json_file, _as_data(rows, summaries, norm.value, clip))
-    if csv_file is not None:
-        write_csv(csv_file, ROW_COLUMNS, (row.flat() for row in rows))
     found = sorted({row.eps for row in rows if row.estimate is not None})
-    if plot is not None and found:
-        from rarely.report.figures import plot_curves, save
-
-        save(plot_curves([curve_of(rows, found)]), plot)
+    deliver(
+        lambda: _show(rows, summaries), prints(quiet, json_file),
+        lambda: write_json(json_file, _as_data(rows, summaries, norm.value, clip)),
+        lambda: write_file(csv_file, lambda file: write_csv(file, ROW_COLUMNS, (row.flat() for row in rows))),
+        lambda: write_file(plot if found else None, lambda file: _draw(curve_of(rows, found), file)),
+    )  # fmt: skip
     outcomes.exit_if_interrupted()
+
+
+def _draw(curve: Curve, file: Path) -> None:
+    from rarely.report.figures import plot_curves, save
+
+    save(plot_curves([curve]), file)
 
 
 def _as_data(

@@ -99,7 +99,7 @@ def _adapt_module(module: nn.Module, probe: Tensor) -> tuple[Network, Tensor]:
     try:
         with torch.enable_grad(), network.evaluating(), _counting(module) as numbers:
             y = module(tracked)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except Exception as error:  # the user's own code
         raise NetworkError(
             f"the network failed on a batch of inputs of shape {tuple(probe.shape)}: {error}; "
             "check that the input model has the shape of one network input"
