@@ -78,6 +78,8 @@ def estimate(
             lambda: write_file(witnesses, partial(_save_witnesses, found, many=many)),
             lambda: write_file(plot, partial(_draw, found, many=many)),
         )  # fmt: skip
+    elif outcomes.interrupted:
+        write_json(json_file, {"schema": 1, "interrupted": True, "standing": outcomes.stood()})
     outcomes.exit_if_interrupted()
 
 

@@ -13,7 +13,7 @@ import typer
 
 from rarely.cli import options as opt
 from rarely.cli.output import check_writable, deliver, plain_table, prints, probability, screen, write_file, write_json
-from rarely.cli.running import run_problems
+from rarely.cli.running import Outcomes, run_problems
 
 if TYPE_CHECKING:
     from rarely.campaign.robustness import Curve, Row, Summary
@@ -99,7 +99,7 @@ def robustness(
     found = sorted({row.eps for row in rows if row.estimate is not None})
     deliver(
         lambda: _show(rows, summaries), prints(quiet, json_file),
-        lambda: write_json(json_file, _as_data(rows, summaries, norm.value, clip)),
+        lambda: write_json(json_file, _as_data(rows, summaries, norm.value, clip, outcomes)),
         lambda: write_file(csv_file, lambda file: write_csv(file, ROW_COLUMNS, (row.flat() for row in rows))),
         lambda: write_file(plot if found else None, lambda file: _draw(curve_of(rows, found), file)),
     )  # fmt: skip
@@ -113,13 +113,14 @@ def _draw(curve: Curve, file: Path) -> None:
 
 
 def _as_data(
-    rows: Sequence[Row], summaries: Sequence[Summary], norm: str, clip: tuple[float, float] | None
+    rows: Sequence[Row], summaries: Sequence[Summary], norm: str, clip: tuple[float, float] | None, outcomes: Outcomes
 ) -> dict[str, Any]:
     shown = ("image", "label", "predicted", "eps", "misclassified", "estimate")
     return {
         "schema": 1,
         "norm": norm,
         "clip": clip,
+        "interrupted": outcomes.interrupted,
         "rows": [{name: getattr(row, name) for name in shown} for row in rows],
         "summary": [asdict(summary) for summary in summaries],
     }
@@ -140,9 +141,8 @@ def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
     table = plain_table("eps", "images", "median log p", "quartiles", "no violation found", "misclassified")
     for summary in summaries:
         low, middle, high = summary.log_prob_quartiles
-        share = "" if summary.share_below_floor is None else f"{summary.share_below_floor:.0%}"
-        table.add_row(
-            f"{summary.eps:g}", str(summary.images), f"{middle:.2f}", f"{low:.2f} to {high:.2f}", share,
-            str(summary.misclassified),
-        )  # fmt: skip
+        cells = ("", "", "")  # of no image that is finished
+        if summary.share_below_floor is not None:
+            cells = f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{summary.share_below_floor:.0%}"
+        table.add_row(f"{summary.eps:g}", str(summary.images), *cells, str(summary.misclassified))
     console.print(table)

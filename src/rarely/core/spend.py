@@ -38,10 +38,12 @@ class Spend:
         self.evaluations = torch.zeros(cases, dtype=torch.long)
         self.gradients = torch.zeros(cases, dtype=torch.long)
         self.max_calls, self.timeout = max_calls, timeout
+        self.stopped = False  # by somebody who waits no longer
         self.restart()
         self._kept_back = 0 if max_calls is None else min(_REPLAYS, max_calls // 20)
         self._fit = 64  # rows that the next forward pass may have
         self._pace = 0.0  # seconds a row of the last one
+        self._rows, self._passing = 0, 0.0  # of all passes together, and their seconds
         self._lock = threading.Lock()
 
     # Calls ----------------------------------------------------------------------------------------------------------
@@ -119,11 +121,20 @@ class Spend:
 
     @property
     def left_seconds(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
+        return 0.0 if self.stopped else max(0.0, self.deadline - time.monotonic())
 
     @property
     def late(self) -> bool:
-        return time.monotonic() > self.deadline
+        return self.stopped or time.monotonic() > self.deadline
+
+    @property
+    def pace(self) -> float:
+        """Seconds that a call has taken so far, in the mean; 0 where that was not measured."""
+        return self._passing / self._rows if self._rows else 0.0
+
+    def stop(self) -> None:
+        """Time is up, now: whoever calls a network from here on says what is known."""
+        self.stopped = True
 
     def check(self) -> None:
         """`Exhausted` when time is up."""
@@ -142,9 +153,9 @@ class Spend:
 
     def rows(self, most: int) -> int:
         """Rows of the next forward pass, at least one: `most`, or what fits by the last; `Exhausted` when late."""
+        self.check()
         if self.deadline == math.inf:
             return most
-        self.check()
         in_time = int(self.left_seconds / self._pace) if self._pace else most
         return max(1, min(most, self._fit, in_time))
 
@@ -153,6 +164,7 @@ class Spend:
 
         A call may cost by the row or by the call: twice as many are tried for as long as a pass is short enough.
         """
+        self._rows, self._passing = self._rows + rows, self._passing + seconds
         if self.timeout is None:
             return
         share = _PASS * self.timeout
