@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rarely.campaign.robustness import Curve, Row, Summary
 
 
+_FLOOR = 1e-12  # chance of an image, where --p-min says nothing else
+
+
 class Norm(StrEnum):
     inf = "inf"
     two = "2"
@@ -83,7 +86,7 @@ def robustness(
     from rarely.io.networks import input_shape, load_network, normalised
 
     check_writable(json_file, csv_file, plot)
-    estimator = method.make()
+    estimator, run = method.make(), run.with_floor(_FLOOR, method)
     radii, shift, scale = cast(Any, (eps, mean, std))  # tuples of numbers, by now
     if any(not (0 < radius < math.inf) for radius in radii):
         raise InputError("--eps must be positive numbers")

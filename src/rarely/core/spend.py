@@ -160,11 +160,15 @@ class Spend:
         return max(1, min(most, self._fit, in_time))
 
     def took(self, rows: int, seconds: float) -> None:
-        """Learn from a forward pass how many rows the next may have.
+        """Learn from a forward pass what calls take, and how many rows the next may have."""
+        self._rows, self._passing = self._rows + rows, self._passing + seconds
+        self.expect(rows, seconds)
+
+    def expect(self, rows: int, seconds: float) -> None:
+        """How many rows the next forward pass may have when one of so many takes so long.
 
         A call may cost by the row or by the call: twice as many are tried for as long as a pass is short enough.
         """
-        self._rows, self._passing = self._rows + rows, self._passing + seconds
         if self.timeout is None:
             return
         share = _PASS * self.timeout

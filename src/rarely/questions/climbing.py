@@ -38,6 +38,7 @@ from rarely.questions.conclude import apart
 from rarely.questions.result import Outcome
 
 FAR = "draws from far out"
+_COARSE = 1.0  # error of log p that lines aim at below the floor
 _WALKERS = 500  # particles of an island of the random walk, which mixes less
 
 
@@ -173,14 +174,22 @@ class Climbing:
         return smooth and batch.inputs.normal_dim is not None and not _few(batch) and case.split is not None
 
     def draw_lines(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        # Where populations reached the floor, lines need not say more than that they lie below it, too.
+        for floored, error in ((False, self.target_error), (True, max(_COARSE, self.target_error))):
+            some = [case for case in cases if case.floored == floored]
+            if some:
+                yield from self._draw_lines(part_of(batch, cases, some), some, error, goal, rng)
+
+    def _draw_lines(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
         rivals = [self._dear(case) for case in cases]
-        regions = yield from LineSampling(target_error=self.target_error).lines(batch, starts, rng, rivals)
+        regions = yield from LineSampling(target_error=error).lines(batch, starts, rng, rivals)
         self._look("line sampling", batch, regions, cases, before, goal)
 
     def steep(self, batch: Batch, case: Case, goal: Goal) -> bool:
         """In many dimensions, where lines cannot be drawn or doubt what they found."""
-        return case.compass is not None and not case.rivals and getattr(batch.inputs, "smooth", True)
+        blind = case.compass is not None and not case.rivals and not case.floored
+        return blind and getattr(batch.inputs, "smooth", True)
 
     def split_beside(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]

@@ -104,13 +104,14 @@ class Running:
         dtype: torch.dtype | None = None,
         max_evaluations: int | None = None,
         timeout: float | None = None,
+        p_min: float | None = None,
         execution: Execution | None = None,
     ) -> None:
         if not problems:
             raise InputError("there is no problem to estimate")
         check_confidence(confidence)
         self.problems = list(problems)
-        self.estimator = estimator if estimator is not None else Auto()
+        self.estimator = _floored(estimator if estimator is not None else Auto(), p_min)
         self.seed, self.confidence = seed, confidence
         self.execution = execution or Execution(device=device, dtype=dtype)
         self.spend = Spend(len(self.problems), max_evaluations, timeout)
@@ -172,6 +173,7 @@ class Options(TypedDict, total=False):
     dtype: torch.dtype | None
     max_evaluations: int | None
     timeout: float | None
+    p_min: float | None
     execution: Execution | None
     progress: Callable[[Progress], None] | None
 
@@ -192,7 +194,9 @@ def estimate(
     """Estimate the violation probability of one problem, or of many that run as batches where they share a network.
 
     `max_evaluations` limits the network calls of each problem (a gradient counts as three), `timeout` the seconds of
-    all together. `progress` is called after every level or chunk; iterate over `Running` for more control.
+    all together. `p_min` is the floor, a probability: where p is smaller, the answer is that it lies below, at less
+    cost. It takes the place of the estimator's `log_p_min`. `progress` is called after every level or chunk;
+    iterate over `Running` for more control.
     """
     single = isinstance(problems, Problem)
     run = Running([problems] if isinstance(problems, Problem) else problems, estimator, **options)
@@ -201,6 +205,18 @@ def estimate(
             progress(event)
     results = [result for result in run.results if result is not None]
     return results[0] if single else results
+
+
+def _floored(estimator: Any, p_min: float | None) -> Any:
+    """The estimator with its floor at a probability."""
+    if p_min is None:
+        return estimator
+    if not 0 < p_min < 1:
+        hint = "; a natural log is the log_p_min of an estimator" * (p_min < 0)
+        raise InputError(f"p_min is a probability strictly between 0 and 1, as in 1e-12, got {p_min:g}{hint}")
+    if not hasattr(estimator, "log_p_min"):
+        raise InputError(f"{type(estimator).__name__} has no floor: p_min belongs to Auto and to splitting")
+    return replace(estimator, log_p_min=math.log(p_min))
 
 
 def finish(run: Generator[Any, None, Any]) -> Any:

@@ -130,8 +130,12 @@ class Auto:
         return [case for case in waiting if all(case is not one for one in done)]
 
     @property
+    def _bounds(self) -> Bounding:
+        return Bounding(self.target_error, self.proof_seconds, self.proof_boxes)
+
+    @property
     def steps(self) -> dict[str, Step]:
-        bounds = Bounding(self.target_error, self.proof_seconds, self.proof_boxes)
+        bounds = self._bounds
         climb = Climbing(self.target_error, self.log_p_min, self.islands, self.particles)
         draws = Drawing(self.target_error, climb)
         return {
@@ -154,11 +158,16 @@ class Auto:
             "largest splitting": Step("no proposal fits", climb.unfitted, climb.split_most),
             "more draws": Step("nothing else can tell", draws.lost, draws.draw_more),
             "climbs": Step("few violations escape many starts", bounds.unwitnessed, bounds.climb),
-            "longer proof": Step("no violation was found", bounds.never_violated, bounds.prove_longer),
+            "longer proof": Step("no violation was found", self._unproved, bounds.prove_longer),
             "counting between bounds": Step(
                 "exact, and nothing faster was confirmed", bounds.boxed, bounds.count_between
             ),
         }
+
+    def _unproved(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """Not where a floor was asked for and reached: it is all that was asked."""
+        asked = self.log_p_min > LOG_FLOOR and case.floored
+        return not asked and self._bounds.never_violated(batch, case, goal)
 
     def _mixed(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return mixture_of(batch, case) is not None and not any(isinstance(e, Stratum) for e in case.evidence)
