@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rarely.cli import options as opt
+from rarely.cli.help import Command, Group
 from rarely.cli.output import (
     check_writable,
     deliver,
@@ -33,6 +34,7 @@ FAILURES = 1  # exit code of a run that ended with failed problems
 _SHOWN = 20  # lines of a comparison on the screen
 
 campaign = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     help="Run many problems from one plan: resumable, on several processes or a cluster.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,7 +49,7 @@ class EngineName(StrEnum):
     dask = "dask"
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def plan(file: PlanFile, json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     """Check a plan and show what it would run, without running it."""
     from rarely.campaign.campaign import Campaign
@@ -57,7 +59,7 @@ def plan(file: PlanFile, json_file: opt.JsonFile = None, quiet: opt.Quiet = Fals
     deliver(lambda: _show_plan(summary), prints(quiet, json_file), lambda: write_json(json_file, asdict(summary)))
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def run(
     file: PlanFile,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results; run again with it to go on.")],
@@ -97,7 +99,7 @@ def run(
             raise typer.Exit(FAILURES)
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def status(folder: Folder, json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     """Show how far a campaign is, also while it runs."""
     from rarely.campaign.store import Store
@@ -116,7 +118,7 @@ def status(folder: Folder, json_file: opt.JsonFile = None, quiet: opt.Quiet = Fa
         deliver(lambda: _show_status(store), prints(quiet, json_file), lambda: write_json(json_file, known))
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="Folder of a campaign.", show_default=False)],
     second: Annotated[Path, typer.Argument(metavar="B", help="Folder of another one.", show_default=False)],
@@ -142,7 +144,7 @@ def compare(
         )  # fmt: skip
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def export(
     folder: Folder,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Table to write: .csv, .json or .parquet.")],

@@ -34,7 +34,7 @@ def estimate(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="NETWORK [PROPERTY]...",
+            metavar="NETWORK [PROPERTY]",
             help="A network (.onnx, .onnx:output, .pt2, module:attribute, ...) and one or more .vnnlib properties; "
             "or .rlv files, which hold both; or a folder of .rlv files.",
             show_default=False,
