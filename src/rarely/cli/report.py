@@ -56,7 +56,7 @@ def plot(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR|RESULT.json...",
+            metavar="DIR|RESULT.json",
             help="Folders of campaigns, or JSON written by `rarely estimate` and `rarely robustness`.",
             show_default=False,
         ),
