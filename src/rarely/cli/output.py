@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -85,8 +85,8 @@ def deliver(show: Callable[[], None], shown: bool, *writes: Callable[[], None]) 
             wrong.append(str(error))
     if wrong:
         if not shown:
-            screen().file = sys.stderr  # there may be JSON on stdout
-            show()
+            with redirect_stdout(sys.stderr):  # there may be JSON on stdout
+                show()
         raise InputError("; ".join(wrong))
     if screen_lost is not None:
         raise screen_lost

@@ -14,6 +14,7 @@ from rarely.core.evidence import Evidence
 from rarely.core.rng import Rng
 
 _LONG = 30.0  # seconds from which people want to know
+_MANY = (("billion", 1e9, 1), ("million", 1e6, 1), ("thousand", 1e3, 0))
 _SMALL = (("s", 1), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 _UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
 
@@ -44,8 +45,10 @@ def forecast(calls: float, pace: float, supposing: str = "") -> str:
     seconds = calls * pace
     if not seconds >= _LONG:
         return ""
-    number = f"{calls / 1e6:.1f} million" if calls >= 1e6 else f"{calls / 1e3:.0f} thousand"
-    each = next((f"{pace * size:.2g} {unit}" for unit, size in _SMALL if pace * size >= 1), "a moment")
+    number = next(
+        (f"{calls / size:.{digits}f} {name}" for name, size, digits in _MANY if calls >= size), f"{calls:.0f}"
+    )
+    each = next((f"{pace * size:.3g} {unit}" for unit, size in _SMALL if pace * size >= 1), "a moment")
     whole = next(f"{seconds / size:.0f} {unit}" for unit, size in _UNITS if seconds >= 2 * size or size == 1)
     return f"about {number} calls{' ' * bool(supposing)}{supposing}, {whole} at {each} a call"
 

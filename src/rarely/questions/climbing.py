@@ -25,7 +25,7 @@ from rarely.core.thresholds import (
     REFEREE_SHARE,
     STAGE,
 )
-from rarely.methods.base import progress
+from rarely.methods.base import forecast, progress
 from rarely.methods.directed import DirectedSplitting, compass
 from rarely.methods.importance import ImportanceSampling
 from rarely.methods.islands import evidence_of
@@ -112,7 +112,11 @@ class Climbing:
             sized = [(case, error, self._factor(batch, cases, case, error, most)) for case, error in todo]
             for factor in sorted({own for _, _, own in sized} - {0}):
                 some = [case for case, _, own in sized if own == factor]
-                yield from self._populations(part_of(batch, cases, some), some, goal, rng, factor, method)
+                part, told = part_of(batch, cases, some), sum(factor * case.cost for case in some)
+                if said := forecast(told, batch.spend.pace):
+                    numbers = [case.split.log_prob for case in some if isinstance(case.split, Number)]
+                    yield replace(progress(method, part, numbers, len(some)), forecast=said)
+                yield from self._populations(part, some, goal, rng, factor, method)
             todo = [(case, error) for case, error, own in sized if own and self._lacks(case, error, goal, own, most)]
 
     @staticmethod
