@@ -141,7 +141,7 @@ def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
             outcome = f"misclassified as {row.predicted}" if row.misclassified else "not finished"
         table.add_row(row.image, str(row.label), f"{row.eps:g}", outcome, chance, interval, calls)
     console.print(table)
-    table = plain_table("eps", "images", "median log p", "quartiles", "no violation found", "misclassified")
+    table = plain_table("eps", "images", "median log p", "quartiles", "no number", "misclassified")
     for summary in summaries:
         low, middle, high = summary.log_prob_quartiles
         cells = ("", "", "")  # of no image that is finished
