@@ -63,6 +63,7 @@ class Setting:
     help: str
     short: str = ""  # of an option
     word: str = ""  # that may stand for a number
+    hidden: bool = False  # from the command line's help, where another option says it
 
 
 SETTINGS = {
@@ -70,7 +71,7 @@ SETTINGS = {
     "quantile": Setting(float, "Share of particles that survive a level (rho)."),
     "steps": Setting(int, "Kernel steps at each level (M).", word="auto"),
     "islands": Setting(int, "Independent populations; their spread gives the interval."),
-    "log_p_min": Setting(float, "Floor: give up below this natural log of p."),
+    "log_p_min": Setting(float, "Floor: give up below this natural log of p.", hidden=True),
     "samples": Setting(int, "Inputs drawn at most by each problem."),
     "target_error": Setting(float, "Stop at this relative standard error of p."),
     "proof_boxes": Setting(int, "Boxes that a proof may take, so that no clock has a say."),

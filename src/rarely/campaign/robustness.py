@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
 
 from rarely.campaign.tables import numbers
 from rarely.core.errors import InputError
+from rarely.core.network import Network, adapt_network
 from rarely.core.problem import Problem
 from rarely.core.properties import Misclassification
 from rarely.inputs import LpBall
+from rarely.io.files import one_line
 from rarely.io.formats.images import Images
 from rarely.questions.result import Estimate
 
@@ -73,7 +74,8 @@ def plan_rows(
     network: Any, images: Images, radii: Sequence[float], norm: str, clip: tuple[float, float] | None
 ) -> list[Row]:
     """A row for every image and radius, with its problem; without labels the network's own answers are kept."""
-    predicted = np.concatenate([_predict(network, block) for block in images.blocks()])
+    predicted, outputs = _answers(network, images)
+    images.check_labels(outputs)
     labels = predicted if images.labels is None else images.labels
     rows = []
     for i, (image, label, answer) in enumerate(zip(images.names, labels, predicted, strict=True)):
@@ -87,15 +89,27 @@ def plan_rows(
     return rows
 
 
-def _predict(network: Any, images: NDArray[np.float32]) -> NDArray[np.int64]:
-    dtype = next((p.dtype for p in network.parameters()), None) if isinstance(network, nn.Module) else None
-    pieces = torch.from_numpy(images).tensor_split(1 + len(images) // _AT_ONCE)
-    with torch.no_grad():
-        try:
-            answers = [network(piece.to(dtype)).flatten(1).argmax(1) for piece in pieces]
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise InputError(f"the network fails on images of shape {images.shape[1:]}: {error}") from error
-    return np.asarray(torch.cat(answers))
+def _answers(network: Any, images: Images) -> tuple[NDArray[np.int64], int]:
+    """The class that the network gives every image, and how many classes it knows."""
+    try:
+        adapted, first = adapt_network(network, torch.from_numpy(images.rows(0, 1)))
+        outputs = math.prod(first.shape[1:])
+        if outputs < 2:
+            raise InputError(
+                f"the network turned one image into {tuple(first.shape)}: a classifier gives a score for each class"
+            )
+        with torch.no_grad(), adapted.evaluating():
+            found = [_classes(adapted, torch.from_numpy(block)) for block in images.blocks()]
+    except InputError:
+        raise
+    except Exception as error:  # the user's network may raise anything
+        raise InputError(f"the network fails on images of shape {images[0].shape}: {one_line(error)}") from error
+    return np.concatenate(found), outputs
+
+
+def _classes(network: Network, images: torch.Tensor) -> NDArray[np.int64]:
+    pieces = images.to(network.dtype).tensor_split(1 + len(images) // _AT_ONCE)
+    return np.concatenate([network.call(piece).flatten(1).argmax(1).cpu().numpy() for piece in pieces])
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,14 @@ def numbers(e: Estimate) -> dict[str, Any]:
 def export_store(store: Store, file: str | Path) -> int:
     """Write every problem of a store; the suffix says how. Returns the number of rows. Memory stays flat."""
     path = Path(file)
+    check_suffix(path)
     writers = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}
-    if path.suffix.lower() not in writers:
-        raise InputError(f"{path}: a table is written as {', '.join(SUFFIXES)}")
     return writers[path.suffix.lower()](store, path)
+
+
+def check_suffix(path: Path) -> None:
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: a table is written as {', '.join(SUFFIXES)}")
 
 
 def frame(store: Store) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rarely.core.evidence import packed
+
 _LARGEST = 1 << 30  # bytes that the witnesses of one problem may ask for
 
 
@@ -22,12 +24,10 @@ class WitnessSet:
 
 
 def pack_witnesses(found: WitnessSet) -> bytes:
-    buffer = io.BytesIO()
     arrays = {"inputs": found.inputs, "scores": found.scores}
     if found.original is not None:
         arrays["original"] = found.original
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
+    return packed(arrays)
 
 
 def unpack_witnesses(content: bytes) -> WitnessSet:

@@ -22,7 +22,8 @@ from rarely.inputs import LpBall
 from rarely.io.formats.images import Images, load_images
 from rarely.io.formats.specification import Specification
 from rarely.io.formats.vnnlib import read_vnnlib
-from rarely.io.networks import import_object, input_shape, load_network, normalised
+from rarely.io.imports import import_object
+from rarely.io.networks import input_shape, load_network, normalised
 from rarely.io.problems import load_problem, problem_from
 from rarely.methods import Estimator
 from rarely.questions.estimate import estimate

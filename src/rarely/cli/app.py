@@ -6,7 +6,6 @@ import traceback
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from rarely import __version__
 from rarely.cli.campaign import campaign
@@ -14,8 +13,9 @@ from rarely.cli.certify import certify
 from rarely.cli.demo import demo
 from rarely.cli.doctor import doctor
 from rarely.cli.estimate import estimate
+from rarely.cli.help import Command, Group
 from rarely.cli.inspect import inspect
-from rarely.cli.output import end_interrupted, show_error
+from rarely.cli.output import drop_output, end_interrupted, show_error
 from rarely.cli.report import plot, report
 from rarely.cli.robustness import robustness
 from rarely.cli.verify import verify
@@ -25,7 +25,7 @@ USER_ERROR = 2
 OUR_ERROR = 70  # EX_SOFTWARE of sysexits.h: 1 means that something was rejected or failed
 
 
-class _Group(TyperGroup):
+class _Group(Group):
     """Errors that a user can cause become one message and exit code 2; any other keeps its traceback and exits 70."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -39,8 +39,9 @@ class _Group(TyperGroup):
         except BrokenPipeError:  # whoever read the output has seen enough
             raise
         except OSError as error:  # a full disk, a name too long, a folder without permission
-            where = "" if error.filename is None else f"{error.filename}: "
-            show_error(f"{where}{error.strerror or error}")
+            where = "the results cannot be shown" if error.filename is None else error.filename
+            show_error(f"{where}: {error.strerror or error}")
+            drop_output()
             raise typer.Exit(USER_ERROR) from error
         except MemoryError as error:
             show_error("there is not enough memory for this; try a smaller batch, or fewer problems at once")
@@ -61,7 +62,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (estimate, robustness, verify, certify, inspect, report, plot, demo, doctor):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(campaign, name="campaign")
 
 

@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, end_interrupted, plain_table, prints, screen, write_json
+from rarely.cli.help import Command, Group
+from rarely.cli.output import (
+    check_writable,
+    deliver,
+    end_interrupted,
+    plain_table,
+    prints,
+    screen,
+    write_file,
+    write_json,
+    writing,
+)
 
 if TYPE_CHECKING:
+    from rarely.campaign.campaign import PlanSummary
     from rarely.campaign.compare import Comparison, Pair
     from rarely.campaign.store import Store
 
@@ -22,6 +34,7 @@ FAILURES = 1  # exit code of a run that ended with failed problems
 _SHOWN = 20  # lines of a comparison on the screen
 
 campaign = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     help="Run many problems from one plan: resumable, on several processes or a cluster.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -36,32 +49,17 @@ class EngineName(StrEnum):
     dask = "dask"
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def plan(file: PlanFile, json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     """Check a plan and show what it would run, without running it."""
     from rarely.campaign.campaign import Campaign
-    from rarely.report.charts import large
 
+    check_writable(json_file)
     summary = Campaign(file).summary()
-    write_json(json_file, asdict(summary))
-    if not prints(quiet, json_file):
-        return
-    table = plain_table("group", "problems", right=[1])
-    for name, count in summary.groups[:_SHOWN]:
-        table.add_row(name, f"{count:,}")
-    if len(summary.groups) > _SHOWN:
-        table.add_row(f"and {len(summary.groups) - _SHOWN} more", "")
-    console = screen()
-    console.print(table)
-    for settings in summary.settings:
-        console.print(f"estimator: {settings}", markup=False)
-    chunks = f"{summary.chunks:,} chunk{'s' if summary.chunks > 1 else ''}"
-    calls = f"about {large(summary.calls)} network calls if log p is near -20"
-    console.print(f"{summary.problems:,} problems in {chunks}; {calls}")
-    _show_uncovered(summary.uncovered)
+    deliver(lambda: _show_plan(summary), prints(quiet, json_file), lambda: write_json(json_file, asdict(summary)))
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def run(
     file: PlanFile,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results; run again with it to go on.")],
@@ -101,29 +99,26 @@ def run(
             raise typer.Exit(FAILURES)
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def status(folder: Folder, json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     """Show how far a campaign is, also while it runs."""
     from rarely.campaign.store import Store
 
+    check_writable(json_file)
     with Store.open(folder) as store:
-        write_json(
-            json_file,
-            {
-                "name": store.header.name,
-                "created": store.header.created,
-                "command": store.header.command,
-                "counts": store.counts(),
-                "outcomes": store.outcomes(),
-                "calls": store.calls(),
-                "uncovered": store.uncovered,
-            },
-        )
-        if prints(quiet, json_file):
-            _show_status(store)
+        known = {
+            "name": store.header.name,
+            "created": store.header.created,
+            "command": store.header.command,
+            "counts": store.counts(),
+            "outcomes": store.outcomes(),
+            "calls": store.calls(),
+            "uncovered": store.uncovered,
+        }
+        deliver(lambda: _show_status(store), prints(quiet, json_file), lambda: write_json(json_file, known))
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="Folder of a campaign.", show_default=False)],
     second: Annotated[Path, typer.Argument(metavar="B", help="Folder of another one.", show_default=False)],
@@ -142,14 +137,14 @@ def compare(
     check_writable(csv_file, json_file)
     with Store.open(first) as a, Store.open(second) as b:
         found = compare_stores(a, b, _SHOWN)
-        write_json(json_file, _as_data(found), pairs=map(_pair_row, found.matches.pairs()))
-        if csv_file is not None:
-            write_csv(csv_file, _PAIR, map(_pair_row, found.matches.pairs()))
-    if prints(quiet, json_file):
-        _show_comparison(found)
+        deliver(
+            lambda: _show_comparison(found), prints(quiet, json_file),
+            lambda: write_json(json_file, _as_data(found), pairs=map(_pair_row, found.matches.pairs())),
+            lambda: write_file(csv_file, lambda file: write_csv(file, _PAIR, map(_pair_row, found.matches.pairs()))),
+        )  # fmt: skip
 
 
-@campaign.command()
+@campaign.command(cls=Command)
 def export(
     folder: Folder,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Table to write: .csv, .json or .parquet.")],
@@ -157,14 +152,34 @@ def export(
 ) -> None:
     """Write all problems of a campaign as one table."""
     from rarely.campaign.store import Store
-    from rarely.campaign.tables import export_store
+    from rarely.campaign.tables import check_suffix, export_store
 
+    check_suffix(out)
     check_writable(out)
     with Store.open(folder) as store:
         store.check()
-        rows = export_store(store, out)
+        with writing(out) as draft:
+            rows = export_store(store, draft)
     if not quiet:
         screen().print(f"{rows:,} problems written to {out}", markup=False)
+
+
+def _show_plan(summary: PlanSummary) -> None:
+    from rarely.report.charts import large
+
+    table = plain_table("group", "problems", right=[1])
+    for name, count in summary.groups[:_SHOWN]:
+        table.add_row(name, f"{count:,}")
+    if len(summary.groups) > _SHOWN:
+        table.add_row(f"and {len(summary.groups) - _SHOWN} more", "")
+    console = screen()
+    console.print(table)
+    for settings in summary.settings:
+        console.print(f"estimator: {settings}", markup=False)
+    chunks = f"{summary.chunks:,} chunk{'s' if summary.chunks > 1 else ''}"
+    calls = f"about {large(summary.calls)} network calls if log p is near -20"
+    console.print(f"{summary.problems:,} problems in {chunks}; {calls}")
+    _show_uncovered(summary.uncovered)
 
 
 def _show_status(store: Store) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, prints, screen, write_json
+from rarely.cli.output import check_writable, deliver, prints, screen, write_file, write_json
 
 REJECTED, UNDECIDED = 1, 3  # exit codes; accepted is 0
 
@@ -24,9 +24,9 @@ def certify(
     max_evaluations: opt.MaxEvaluations = None,
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
-    witness: Annotated[Path, typer.Option(metavar="FILE.npz", help="Where violating inputs go when rejected.")] = Path(
-        "witness.npz"
-    ),
+    witness: Annotated[
+        Path, typer.Option(callback=opt.arrays, metavar="FILE.npz", help="Where violating inputs go when rejected.")
+    ] = Path("witness.npz"),
     trust_pickle: opt.TrustPickle = False,
     json_file: opt.JsonFile = None,
     quiet: opt.Quiet = False,
@@ -45,12 +45,17 @@ def certify(
         problem, p_max, confidence, timeout=timeout, seed=seed, device=device, max_evaluations=max_evaluations
     )
     rejected = decision.ruling is Ruling.REJECTED
-    if prints(quiet, json_file):  # first: the disk may be full
-        screen().print(str(decision), markup=False, soft_wrap=True)
-    if rejected and len(decision.witnesses):
-        decision.witnesses.save(witness)
-        if prints(quiet, json_file):
-            screen().print(f"violating inputs: {witness}", markup=False)
-    write_json(json_file, decision)
+    shown = prints(quiet, json_file)
+
+    def keep() -> None:
+        if rejected and len(decision.witnesses):
+            write_file(witness, decision.witnesses.save)
+            if shown:
+                screen().print(f"violating inputs: {witness}", markup=False)
+
+    deliver(
+        lambda: screen().print(str(decision), markup=False, soft_wrap=True), shown,
+        keep, lambda: write_json(json_file, decision),
+    )  # fmt: skip
     if decision.ruling is not Ruling.ACCEPTED:
         raise typer.Exit(REJECTED if rejected else UNDECIDED)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, plain_table, prints, probability, screen, write_json
+from rarely.cli.output import check_writable, deliver, plain_table, prints, probability, screen, write_json
 from rarely.cli.running import run_problems
 
 if TYPE_CHECKING:
@@ -39,14 +39,27 @@ def demo(
     outcomes = run_problems(problems, None, opt.RunSettings(seed=seed), title="demo", quiet=quiet)
     outcomes.exit_if_interrupted()
     estimates = outcomes.finished()
-    written = run.write(questions, estimates, out)
-    write_json(json_file, estimates)
-    if prints(quiet, json_file):
-        _show(questions, estimates)
-        console = screen()
-        console.print(f"{len(estimates)} questions answered in {time.monotonic() - started:.0f} s. Written:")
+    shown, seconds = prints(quiet, json_file), time.monotonic() - started
+    deliver(
+        lambda: _show(questions, estimates), shown,
+        lambda: write_json(json_file, estimates), lambda: _write(questions, estimates, out, seconds, shown=shown),
+    )  # fmt: skip
+
+
+def _write(
+    questions: Sequence[DemoProblem], estimates: Sequence[Estimate], out: Path, seconds: float, *, shown: bool
+) -> None:
+    from rarely.core.errors import InputError
+    from rarely.demo import run
+
+    try:
+        written = run.write(questions, estimates, out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written to: {error.strerror or error}") from error
+    if shown:
+        screen().print(f"{len(estimates)} questions answered in {seconds:.0f} s. Written:")
         for file in written:
-            console.print(f"  {file}", markup=False)
+            screen().print(f"  {file}", markup=False)
 
 
 def _show(questions: Sequence[DemoProblem], estimates: Sequence[Estimate]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, plain_table, prints, screen, write_json
+from rarely.cli.output import check_writable, deliver, plain_table, prints, screen, write_json
 
 if TYPE_CHECKING:
     from rarely.demo.selfcheck import Check
@@ -64,24 +64,24 @@ def doctor(json_file: opt.JsonFile = None, quiet: opt.Quiet = False) -> None:
     places, parts, data = devices(), list(optional_parts()), os.environ.get("RARELY_DATA")
     checks = list(selfcheck.checks())
     passed = all(check.passed for check in checks)
-    write_json(
-        json_file,
-        {
-            "passed": passed,
-            "versions": versions,
-            "devices": places,
-            "parts": [{**asdict(part), "installed": part.installed} for part in parts],
-            "data": data,
-            "checks": [{"name": c.name, "passed": c.passed, "exact": c.exact, "estimate": c.estimate} for c in checks],
-        },
-    )
-    if prints(quiet, json_file):
+    known = {
+        "passed": passed,
+        "versions": versions,
+        "devices": places,
+        "parts": [{**asdict(part), "installed": part.installed} for part in parts],
+        "data": data,
+        "checks": [{"name": c.name, "passed": c.passed, "exact": c.exact, "estimate": c.estimate} for c in checks],
+    }
+
+    def show() -> None:
         _show({name: version or "missing" for name, version in versions.items()}, places, parts, data)
         _show_checks(checks)
         if passed:
             screen().print("Every check passed.", style="green")
         else:
             screen().print("An estimate contradicts an exact answer: trust no number from here.", style="red")
+
+    deliver(show, prints(quiet, json_file), lambda: write_json(json_file, known))
     if not passed:
         raise typer.Exit(FAILED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,10 +14,12 @@ from rarely import registry
 from rarely.cli import options as opt
 from rarely.cli.output import (
     check_writable,
+    deliver,
     estimates_table,
     outcome_counts,
     prints,
     screen,
+    write_file,
     write_json,
 )
 from rarely.cli.running import run_problems
@@ -31,7 +34,7 @@ def estimate(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="NETWORK [PROPERTY]...",
+            metavar="NETWORK [PROPERTY]",
             help="A network (.onnx, .onnx:output, .pt2, module:attribute, ...) and one or more .vnnlib properties; "
             "or .rlv files, which hold both; or a folder of .rlv files.",
             show_default=False,
@@ -50,7 +53,8 @@ def estimate(
     architecture: opt.Architecture = None,
     trust_pickle: opt.TrustPickle = False,
     witnesses: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Write the violating inputs that were found.")
+        Path | None,
+        typer.Option(callback=opt.arrays, metavar="FILE.npz", help="Write the violating inputs that were found."),
     ] = None,
     plot: opt.PlotFile = None,
     json_file: opt.JsonFile = None,
@@ -68,13 +72,14 @@ def estimate(
     outcomes = run_problems(problems, estimator, run, title="estimating", quiet=quiet)
     found = outcomes.finished()
     if found:
-        if prints(quiet, json_file):  # first: the disk may be full
-            _show(found, many)
-        write_json(json_file, found if many else found[0])
-        if witnesses is not None:
-            _save_witnesses(found, witnesses, many)
-        if plot is not None:
-            _draw(found, plot, many)
+        deliver(
+            lambda: _show(found, many), prints(quiet, json_file),
+            lambda: write_json(json_file, found if many else found[0]),
+            lambda: write_file(witnesses, partial(_save_witnesses, found, many=many)),
+            lambda: write_file(plot, partial(_draw, found, many=many)),
+        )  # fmt: skip
+    elif outcomes.interrupted:
+        write_json(json_file, {"schema": 1, "interrupted": True, "standing": outcomes.stood()})
     outcomes.exit_if_interrupted()
 
 
@@ -113,21 +118,23 @@ def _show(found: Sequence[Estimate], many: bool) -> None:
     console.print(outcome_counts(found))
 
 
-def _save_witnesses(found: Sequence[Estimate], file: Path, many: bool) -> None:
+def _save_witnesses(found: Sequence[Estimate], file: Path, *, many: bool) -> None:
+    import numpy as np
+
+    from rarely.core.evidence import packed
+
     if not many:
         found[0].witnesses.save(file)
         return
-    import numpy as np
-
     # Problems may differ in shape and in how many witnesses they have, so each has arrays of its own.
     arrays = {"names": np.array([estimate.name for estimate in found])}
     for i, estimate in enumerate(found):
         arrays[f"inputs_{i}"] = estimate.witnesses.inputs.numpy()
         arrays[f"scores_{i}"] = estimate.witnesses.scores.numpy()
-    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    file.write_bytes(packed(arrays))
 
 
-def _draw(found: Sequence[Estimate], file: Path, many: bool) -> None:
+def _draw(found: Sequence[Estimate], file: Path, *, many: bool) -> None:
     from rarely.report.figures import plot_estimate, plot_probabilities, save
 
     save(plot_probabilities(found) if many else plot_estimate(found[0]), file)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, plain_table, prints, screen, write_json
+from rarely.cli.output import check_writable, deliver, plain_table, prints, screen, write_json
 
 if TYPE_CHECKING:
     from rarely.io.formats.specification import Specification
@@ -29,12 +29,14 @@ def inspect(
     """Show what is in a network or a property: shapes, operators, parameters, box volume, clauses."""
     check_writable(json_file)
     content = _content(file, architecture, trust_pickle)
-    write_json(json_file, content)
-    if prints(quiet, json_file):
-        table = plain_table("", Path(file).name)
-        for label, value in _lines(content):
-            table.add_row(label, value)
-        screen().print(table)
+    deliver(lambda: _show(file, content), prints(quiet, json_file), lambda: write_json(json_file, content))
+
+
+def _show(file: str, content: dict[str, Any]) -> None:
+    table = plain_table("", Path(file).name)
+    for label, value in _lines(content):
+        table.add_row(label, value)
+    screen().print(table)
 
 
 def _content(file: str, architecture: str | None, trust_pickle: bool) -> dict[str, Any]:

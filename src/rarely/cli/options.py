@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -68,6 +68,11 @@ def _figure(file: Path | None) -> Path | None:
     return file
 
 
+def arrays(file: Path | None) -> Path | None:
+    """As numpy would name it."""
+    return file if file is None or file.suffix == ".npz" else Path(f"{file}.npz")
+
+
 NetworkFile = Annotated[
     str,
     typer.Argument(
@@ -82,6 +87,15 @@ MaxEvaluations = Annotated[
     int | None,
     typer.Option(help="Network calls allowed to each problem (a gradient is three).", rich_help_panel=RUN),
 ]
+PMin = Annotated[
+    float | None,
+    typer.Option(
+        "--p-min",
+        help="Floor: where p is smaller, the answer is that it lies below, and costs less. "
+        "Default: 1e-12 for robustness, else 1e-100.",
+        rich_help_panel=RUN, show_default=False,
+    ),
+]  # fmt: skip
 Timeout = Annotated[float | None, typer.Option("--timeout", "-t", help="Seconds for the run.", rich_help_panel=RUN)]
 Seed = Annotated[int, typer.Option(help="Seed: the same one gives the same numbers.", rich_help_panel=RUN)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...", rich_help_panel=RUN)]
@@ -113,11 +127,22 @@ class RunSettings:
     """How to run, whatever the estimator."""
 
     confidence: Confidence = 0.95
+    p_min: PMin = None
     max_evaluations: MaxEvaluations = None
     timeout: Timeout = None
     seed: Seed = 0
     device: Device = "auto"
     dtype: Dtype = None
+
+    def with_floor(self, p_min: float, method: EstimatorChoice) -> RunSettings:
+        """With a floor where the user named none and the method has one."""
+        if (
+            self.p_min is not None
+            or method.settings.get("log_p_min") is not None
+            or not hasattr(method.make(), "log_p_min")
+        ):
+            return self
+        return replace(self, p_min=p_min)
 
     def keywords(self) -> dict[str, Any]:
         """As `estimate` takes them."""
@@ -133,6 +158,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 def _setting(name: str, setting: registry.Setting) -> inspect.Parameter:
     names = [_option(name), *filter(None, [setting.short])]
     told: dict[str, Any] = {"help": setting.help, "rich_help_panel": ESTIMATOR, "show_default": False}
+    told["hidden"] = setting.hidden
     kind: Any = setting.kind
     if setting.word:
         kind, told = str, {**told, "parser": _number_or(setting.word), "metavar": f"N|{setting.word}"}

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -45,33 +46,84 @@ def check_writable(*files: Path | None) -> None:
         if file is None or file == STDOUT:
             continue
         try:
-            wrong = (
-                "it is a folder"
-                if file.is_dir()
-                else ""
-                if file.resolve().parent.is_dir()
-                else "there is no such folder"
-            )
+            wrong = _obstacle(file)
         except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
             wrong = getattr(error, "strerror", None) or str(error)
         if wrong:
             raise InputError(f"{file} cannot be written: {wrong}")
 
 
+def _obstacle(file: Path) -> str:
+    folder = file.resolve().parent
+    if file.is_dir():
+        return "it is a folder"
+    if not folder.is_dir():
+        return "there is no such folder"
+    if file.exists():
+        return "" if os.access(file, os.W_OK) else "it is read-only"
+    return "" if os.access(folder, os.W_OK) else f"the folder {folder} is read-only"
+
+
+def deliver(show: Callable[[], None], shown: bool, *writes: Callable[[], None]) -> None:
+    """Print the results and write them: whatever of it fails keeps nothing else from being done.
+
+    What is not `shown` because nobody asked for it is printed after all when it cannot be written.
+    """
+    from rarely.core.errors import InputError
+
+    screen_lost: OSError | None = None
+    if shown:
+        try:
+            show()
+        except OSError as error:  # also a pipe that nobody reads any more
+            screen_lost = error
+    wrong = []
+    for write in writes:
+        try:
+            write()
+        except InputError as error:
+            wrong.append(str(error))
+    if wrong:
+        if not shown:
+            with redirect_stdout(sys.stderr):  # there may be JSON on stdout
+                show()
+        raise InputError("; ".join(wrong))
+    if screen_lost is not None:
+        raise screen_lost
+
+
+@contextmanager
+def writing(file: Path) -> Iterator[Path]:
+    """Where to write what `file` is to hold; what the system has against it is an error with a sentence."""
+    from rarely.core.errors import InputError
+    from rarely.io.files import replacing
+
+    try:
+        with replacing(file) as draft:
+            yield draft
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror or error}") from error
+
+
+def write_file(file: Path | None, write: Callable[[Path], object]) -> None:
+    """A file that may not have been asked for."""
+    if file is not None:
+        with writing(file) as draft:
+            write(draft)
+
+
 def write_json(file: Path | None, content: Any, **lists: Iterable[Any]) -> None:
     """Plain data, in which whatever has a `to_json` of its own may stand; `lists` are written entry by entry."""
-    if file is None:
-        return
     if file == STDOUT:
         sys.stdout.writelines(_as_json(content, lists))
+        sys.stdout.flush()
         return
-    try:
-        with file.open("w", encoding="utf-8") as out:
-            out.writelines(_as_json(content, lists))
-    except OSError as error:
-        from rarely.core.errors import InputError
 
-        raise InputError(f"{file} cannot be written: {error.strerror}") from error
+    def write(draft: Path) -> None:
+        with draft.open("w", encoding="utf-8") as out:
+            out.writelines(_as_json(content, lists))
+
+    write_file(file, write)
 
 
 def _as_json(content: Any, lists: Mapping[str, Iterable[Any]]) -> Iterator[str]:
@@ -130,6 +182,14 @@ def plain_table(*columns: str, right: Iterable[int] = ()) -> Table:
 
 def show_error(message: object) -> None:
     screen(stderr=True).print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def drop_output() -> None:
+    """What stdout could not take is not tried again when the program ends, which would be a traceback."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def end_interrupted(message: str, *known: str) -> NoReturn:

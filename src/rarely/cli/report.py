@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, screen
+from rarely.cli.output import check_writable, screen, writing
 
 if TYPE_CHECKING:
     from rarely.campaign.store import Record
@@ -25,16 +24,6 @@ class Kind(StrEnum):
     curve = "curve"
     distribution = "distribution"
     levels = "levels"
-
-
-@contextmanager
-def _writing(file: Path) -> Iterator[None]:
-    from rarely.core.errors import InputError
-
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def _drawing(file: Path) -> Path:
@@ -56,8 +45,8 @@ def report(
     from rarely.report.page import in_a_sentence, write_page
 
     check_writable(out)
-    with Store.open(folder) as store, _writing(out):
-        counted = write_page(out, store.header, store.records(), store.witnesses, uncovered=store.uncovered)
+    with Store.open(folder) as store, writing(out) as draft:
+        counted = write_page(draft, store.header, store.records(), store.witnesses, uncovered=store.uncovered)
     if not quiet:
         screen().print(in_a_sentence(counted), markup=False, soft_wrap=True)
         screen().print(f"Written: {out} ({out.stat().st_size / 1000:,.0f} kB)", markup=False, soft_wrap=True)
@@ -67,7 +56,7 @@ def plot(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR|RESULT.json...",
+            metavar="DIR|RESULT.json",
             help="Folders of campaigns, or JSON written by `rarely estimate` and `rarely robustness`.",
             show_default=False,
         ),
@@ -142,8 +131,8 @@ def _draw(
     if kind is Kind.curve and not curves:
         raise InputError("a curve needs finished problems at two radii or more; try --kind distribution")
     if interactive:
-        with _writing(out):
-            write_interactive(out, kind.value, counted, marks)
+        with writing(out) as draft:
+            write_interactive(draft, kind.value, counted, marks)
         return kind
     if kind is Kind.curve and len(curves) > len(figures.SERIES):
         raise InputError(f"{len(curves)} curves are too many for one figure; choose some with --only")
@@ -151,8 +140,8 @@ def _draw(
         drawn = figures.plot_curves(curves, size=size)
     else:
         drawn = figures.plot_distribution(counted.trusted, counted.doubtful, size)
-    with _writing(out):
-        figures.save(drawn, out)
+    with writing(out) as draft:
+        figures.save(drawn, draft)
     return kind
 
 
@@ -172,9 +161,9 @@ def _draw_climbs(records: Iterable[Record], out: Path, size: tuple[float, float]
     if more:
         raise InputError(f"{len(kept) + more} problems have levels, too many for one figure; choose some with --only")
     if interactive:
-        with _writing(out):
-            write_climbs(out, kept)
+        with writing(out) as draft:
+            write_climbs(draft, kept)
         return
     drawn = figures.plot_levels(kept, size) if len(kept) > 1 else figures.plot_estimate(kept[0], size)
-    with _writing(out):
-        figures.save(drawn, out)
+    with writing(out) as draft:
+        figures.save(drawn, draft)

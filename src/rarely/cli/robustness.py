@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, plain_table, prints, probability, screen, write_json
-from rarely.cli.running import run_problems
+from rarely.cli.output import check_writable, deliver, plain_table, prints, probability, screen, write_file, write_json
+from rarely.cli.running import Outcomes, run_problems
 
 if TYPE_CHECKING:
-    from rarely.campaign.robustness import Row, Summary
+    from rarely.campaign.robustness import Curve, Row, Summary
+
+
+_FLOOR = 1e-12  # chance of an image, where --p-min says nothing else
 
 
 class Norm(StrEnum):
@@ -83,7 +86,7 @@ def robustness(
     from rarely.io.networks import input_shape, load_network, normalised
 
     check_writable(json_file, csv_file, plot)
-    estimator = method.make()
+    estimator, run = method.make(), run.with_floor(_FLOOR, method)
     radii, shift, scale = cast(Any, (eps, mean, std))  # tuples of numbers, by now
     if any(not (0 < radius < math.inf) for radius in radii):
         raise InputError("--eps must be positive numbers")
@@ -96,28 +99,31 @@ def robustness(
     for i, (row, _) in enumerate(waiting):
         row.estimate = outcomes.estimates.get(i)
     summaries = summarise(rows, radii)
-    if prints(quiet, json_file):  # first: the disk may be full
-        _show(rows, summaries)
-    if json_file is not None:
-        write_json(json_file, _as_data(rows, summaries, norm.value, clip))
-    if csv_file is not None:
-        write_csv(csv_file, ROW_COLUMNS, (row.flat() for row in rows))
     found = sorted({row.eps for row in rows if row.estimate is not None})
-    if plot is not None and found:
-        from rarely.report.figures import plot_curves, save
-
-        save(plot_curves([curve_of(rows, found)]), plot)
+    deliver(
+        lambda: _show(rows, summaries), prints(quiet, json_file),
+        lambda: write_json(json_file, _as_data(rows, summaries, norm.value, clip, outcomes)),
+        lambda: write_file(csv_file, lambda file: write_csv(file, ROW_COLUMNS, (row.flat() for row in rows))),
+        lambda: write_file(plot if found else None, lambda file: _draw(curve_of(rows, found), file)),
+    )  # fmt: skip
     outcomes.exit_if_interrupted()
 
 
+def _draw(curve: Curve, file: Path) -> None:
+    from rarely.report.figures import plot_curves, save
+
+    save(plot_curves([curve]), file)
+
+
 def _as_data(
-    rows: Sequence[Row], summaries: Sequence[Summary], norm: str, clip: tuple[float, float] | None
+    rows: Sequence[Row], summaries: Sequence[Summary], norm: str, clip: tuple[float, float] | None, outcomes: Outcomes
 ) -> dict[str, Any]:
     shown = ("image", "label", "predicted", "eps", "misclassified", "estimate")
     return {
         "schema": 1,
         "norm": norm,
         "clip": clip,
+        "interrupted": outcomes.interrupted,
         "rows": [{name: getattr(row, name) for name in shown} for row in rows],
         "summary": [asdict(summary) for summary in summaries],
     }
@@ -135,12 +141,11 @@ def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
             outcome = f"misclassified as {row.predicted}" if row.misclassified else "not finished"
         table.add_row(row.image, str(row.label), f"{row.eps:g}", outcome, chance, interval, calls)
     console.print(table)
-    table = plain_table("eps", "images", "median log p", "quartiles", "no violation found", "misclassified")
+    table = plain_table("eps", "images", "median log p", "quartiles", "no number", "misclassified")
     for summary in summaries:
         low, middle, high = summary.log_prob_quartiles
-        share = "" if summary.share_below_floor is None else f"{summary.share_below_floor:.0%}"
-        table.add_row(
-            f"{summary.eps:g}", str(summary.images), f"{middle:.2f}", f"{low:.2f} to {high:.2f}", share,
-            str(summary.misclassified),
-        )  # fmt: skip
+        cells = ("", "", "")  # of no image that is finished
+        if summary.share_below_floor is not None:
+            cells = f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{summary.share_below_floor:.0%}"
+        table.add_row(f"{summary.eps:g}", str(summary.images), *cells, str(summary.misclassified))
     console.print(table)

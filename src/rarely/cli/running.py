@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,15 +14,19 @@ from typing import TYPE_CHECKING
 from rarely.cli.output import end_interrupted, screen
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as Display
 
     from rarely.campaign.driver import Standing
     from rarely.cli.options import RunSettings
     from rarely.core.problem import Problem
     from rarely.methods import Estimator, Progress
+    from rarely.questions.estimate import Running
     from rarely.questions.result import Estimate
 
 _SECONDS_BETWEEN_LINES = 10.0  # of a campaign that no terminal shows
+_TOLD = 100  # problems up to which each is told as soon as it is finished
+_NOT_BEGUN = "not begun"
 
 
 @dataclass
@@ -33,40 +39,89 @@ class Outcomes:
     interrupted: bool = False
 
     def finished(self) -> list[Estimate]:
+        """What is known in numbers, maybe not to the end."""
         return [self.estimates[row] for row in sorted(self.estimates)]
+
+    def stood(self) -> dict[str, str]:
+        """The problems that are not finished, by name, and where they stood."""
+        return {self.problems[row].name or "the problem": text for row, text in self.standing.items()}
 
     def exit_if_interrupted(self) -> None:
         """Say where the unfinished problems stood, and end as a shell expects after Ctrl-C."""
         if not self.interrupted:
             return
-        known = [f"{self.problems[row].name or 'the problem'}: {text}" for row, text in self.standing.items()]
-        end_interrupted(f"; {len(self.estimates)} of {len(self.problems)} problems were finished", *known)
+        known = [f"{name}: {text}" for name, text in self.stood().items()]
+        finished = len(self.problems) - len(self.standing)
+        end_interrupted(f"; {finished} of {len(self.problems)} problems were finished", *known)
 
 
 def run_problems(
     problems: Sequence[Problem], estimator: Estimator | None, settings: RunSettings, *, title: str, quiet: bool
 ) -> Outcomes:
-    """Estimate all problems; `settings.timeout` is for all of them together."""
+    """Estimate all problems; `settings.timeout` is for all of them together.
+
+    What is answered while others are not is told at once. Ctrl-C ends the run as a time limit does; a second one ends
+    it where it is.
+    """
     from rarely.questions.estimate import Running
 
     outcomes = Outcomes(problems)
     if not problems:
         return outcomes
     running = Running(problems, estimator, **settings.keywords())
-    with progress_display(quiet, len(problems)) as display:
+    outcomes.standing = dict.fromkeys(range(len(problems)), _NOT_BEGUN)
+    with progress_display(quiet, len(problems)) as display, _until_interrupted(running, display.console):
         task = display.add_task(title, total=len(problems), what="")
         try:
             for event in running:
-                outcomes.standing.update(zip(event.rows.tolist(), _standings(event), strict=True))
-                finished = sum(result is not None for result in running.results)
-                display.update(task, completed=finished, what=_describe(event, len(event.rows)))
+                _note(outcomes, running, event, None if quiet else display.console)
+                display.update(task, completed=len(outcomes.estimates), what=_describe(event, len(event.rows)))
         except KeyboardInterrupt:
             outcomes.interrupted = True
+    outcomes.interrupted |= running.spend.stopped
     for row, estimate in enumerate(running.results):
-        if estimate is not None:
-            outcomes.estimates[row] = estimate
+        unfinished = estimate is not None and "interrupted" in estimate.provenance
+        if estimate is None or (unfinished and not estimate.calls):  # it had not begun
+            continue
+        outcomes.estimates[row] = estimate
+        if not unfinished:
             outcomes.standing.pop(row, None)
     return outcomes
+
+
+def _note(outcomes: Outcomes, running: Running, event: Progress, console: Console | None) -> None:
+    """Keep where every problem stands, and tell what is finished while others go on, and what will take long."""
+    if not running.spend.stopped:
+        outcomes.standing.update(zip(event.rows.tolist(), _standings(event), strict=True))
+    lines = [f"{event.stage}: {event.forecast}"] if event.forecast else []
+    for row, estimate in enumerate(running.results):
+        if estimate is not None and row not in outcomes.estimates and not running.spend.stopped:
+            outcomes.estimates[row] = estimate
+            outcomes.standing.pop(row, None)
+            if len(running.results) <= _TOLD:
+                lines.append(str(estimate))
+    for line in lines if console is not None else ():
+        console.print(line, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _until_interrupted(running: Running, console: Console) -> Iterator[None]:
+    """Ctrl-C has a run say what it knows; after that it is what it always was."""
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        running.stop()
+        console.print("ending when the network calls under way return; Ctrl-C again ends at once", style="yellow")
+
+    before = signal.getsignal(signal.SIGINT)
+    usable = threading.current_thread() is threading.main_thread() and before is signal.default_int_handler
+    if usable:
+        signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        if usable:
+            signal.signal(signal.SIGINT, before)
 
 
 def progress_display(quiet: bool, total: int) -> Display:

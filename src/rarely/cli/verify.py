@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import end_interrupted, plain_table, screen, show_error
+from rarely.cli.output import check_writable, deliver, end_interrupted, plain_table, screen, show_error, write_file
 from rarely.cli.running import progress_display
 
 if TYPE_CHECKING:
@@ -57,18 +57,19 @@ def verify(
         return
     if network is None or results is not None or force:
         raise InputError("verify takes NETWORK and PROPERTY, or --instances FILE.csv with --results DIR")
+    check_writable(result)
     try:
         answer = decide_files(network, prop, timeout or 60.0, seed=seed, trust_pickle=trust_pickle)
     except RarelyError:
-        if result is not None:
-            Answer("error").write(result)
+        write_file(result, Answer("error").write)
         raise
-    if result is not None:
-        answer.write(result)
-    if not quiet:
-        screen().print(answer.word)
-        if answer.comment:
-            screen(stderr=True).print(f"# {answer.comment}", markup=False, soft_wrap=True)
+    deliver(lambda: _say(answer), not quiet, lambda: write_file(result, answer.write))
+
+
+def _say(answer: Answer) -> None:
+    screen().print(answer.word)
+    if answer.comment:
+        screen(stderr=True).print(f"# {answer.comment}", markup=False, soft_wrap=True)
 
 
 def _run_benchmark(csv_file: Path, folder: Path, timeout: float | None, *, quiet: bool, **how: Any) -> None:

@@ -105,7 +105,7 @@ class Execution:
         if dtype in _SHORT:  # only the network runs in it: levels of 8 bits would be ties, and chains would stick
             dtype = torch.float32
         if device.type == "cpu":
-            spend.took(1, max(network.seconds for network in networks))
+            spend.expect(1, max(network.seconds for network in networks))
         calls = [_at_precision(network.call, network.dtype) for network in networks]
         forward, whole = _flat(_chunked(calls[0], chunk, spend)), _flat(calls[0])
         if len(networks) > 1:

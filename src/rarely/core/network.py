@@ -99,7 +99,7 @@ def _adapt_module(module: nn.Module, probe: Tensor) -> tuple[Network, Tensor]:
     try:
         with torch.enable_grad(), network.evaluating(), _counting(module) as numbers:
             y = module(tracked)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except Exception as error:  # the user's own code
         raise NetworkError(
             f"the network failed on a batch of inputs of shape {tuple(probe.shape)}: {error}; "
             "check that the input model has the shape of one network input"
@@ -134,15 +134,23 @@ def _call_at(device: torch.device, module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _adapt_numpy(function: Callable[[Any], Any], probe: Tensor, error: Exception | None) -> tuple[Network, Tensor]:
-    def call(x: Tensor) -> Tensor:
-        y = np.asarray(function(x.detach().cpu().numpy()))
-        return torch.as_tensor(y, dtype=x.dtype, device=x.device)
+    """`error` is what the function said to a tensor; None where it turned one into something else."""
 
-    try:
-        y = call(probe)
-    except Exception as second:
-        raise NetworkError(
-            f"the network failed on a batch of shape {tuple(probe.shape)}, as a tensor ({error}) "
-            f"and as an array ({second})"
-        ) from second
-    return Network(call, False, probe.dtype, None), y
+    def of_arrays(x: Tensor) -> Tensor:
+        return _tensor_like(function(x.detach().cpu().numpy()), x)
+
+    def of_tensors(x: Tensor) -> Tensor:
+        return _tensor_like(function(x.detach().cpu()), x)
+
+    for call in (of_arrays, *([of_tensors] if error is None else [])):
+        try:
+            return Network(call, False, probe.dtype, None), call(probe)
+        except Exception as failed:  # the user's own code
+            second = failed
+    raise NetworkError(
+        f"the network failed on a batch of shape {tuple(probe.shape)}, as a tensor ({error}) and as an array ({second})"
+    ) from second
+
+
+def _tensor_like(y: Any, x: Tensor) -> Tensor:
+    return torch.as_tensor(np.asarray(y), dtype=x.dtype, device=x.device)

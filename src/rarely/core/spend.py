@@ -38,10 +38,12 @@ class Spend:
         self.evaluations = torch.zeros(cases, dtype=torch.long)
         self.gradients = torch.zeros(cases, dtype=torch.long)
         self.max_calls, self.timeout = max_calls, timeout
+        self.stopped = False  # by somebody who waits no longer
         self.restart()
         self._kept_back = 0 if max_calls is None else min(_REPLAYS, max_calls // 20)
         self._fit = 64  # rows that the next forward pass may have
         self._pace = 0.0  # seconds a row of the last one
+        self._rows, self._passing = 0, 0.0  # of all passes together, and their seconds
         self._lock = threading.Lock()
 
     # Calls ----------------------------------------------------------------------------------------------------------
@@ -119,11 +121,20 @@ class Spend:
 
     @property
     def left_seconds(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
+        return 0.0 if self.stopped else max(0.0, self.deadline - time.monotonic())
 
     @property
     def late(self) -> bool:
-        return time.monotonic() > self.deadline
+        return self.stopped or time.monotonic() > self.deadline
+
+    @property
+    def pace(self) -> float:
+        """Seconds that a call has taken so far, in the mean; 0 where that was not measured."""
+        return self._passing / self._rows if self._rows else 0.0
+
+    def stop(self) -> None:
+        """Time is up, now: whoever calls a network from here on says what is known."""
+        self.stopped = True
 
     def check(self) -> None:
         """`Exhausted` when time is up."""
@@ -142,14 +153,19 @@ class Spend:
 
     def rows(self, most: int) -> int:
         """Rows of the next forward pass, at least one: `most`, or what fits by the last; `Exhausted` when late."""
+        self.check()
         if self.deadline == math.inf:
             return most
-        self.check()
         in_time = int(self.left_seconds / self._pace) if self._pace else most
         return max(1, min(most, self._fit, in_time))
 
     def took(self, rows: int, seconds: float) -> None:
-        """Learn from a forward pass how many rows the next may have.
+        """Learn from a forward pass what calls take, and how many rows the next may have."""
+        self._rows, self._passing = self._rows + rows, self._passing + seconds
+        self.expect(rows, seconds)
+
+    def expect(self, rows: int, seconds: float) -> None:
+        """How many rows the next forward pass may have when one of so many takes so long.
 
         A call may cost by the row or by the call: twice as many are tried for as long as a pass is short enough.
         """

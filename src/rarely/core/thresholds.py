@@ -49,6 +49,7 @@ MORE_BOXES = 10_000  # of each problem that nothing faster has answered: ten pyr
 QUICK_COUNT = 20_000  # inputs that are counted in what they leave: as many as splitting would take
 CHANCE = 500_000  # inputs that plain Monte Carlo may draw where there is nothing to climb: p = 4e-5 to 0.22
 LARGEST = 128  # times the referee's size that a larger splitting run may take: 2 million calls at log p = -20
+STAGE = 16  # times the size before: on shells in 20 and 60 dimensions one step to 128 gave 0.014 to 0.04 for 0.1
 LARGER = 16  # times, in few dimensions, where a larger run shows a proposal where to look before the largest answers
 FEW_DIMENSIONS = 4  # times as many particles of the referee up to `FITTED` dimensions, where lost modes are the danger:
 # with a quarter of it one CollisionDetection problem of 1,200 came out silently wrong (docs/benchmarks.md)

@@ -1,10 +1,12 @@
-"""Reading files, compressed or not, so that whatever is wrong with one is a `FormatError`."""
+"""Reading files, compressed or not, so that whatever is wrong with one is a `FormatError`; and writing whole ones."""
 
 from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from rarely.core.limits import MEMORY, TEXT, UNPACKED, Limit
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _PIECE = 1 << 20
+_DRAFTS = itertools.count()
 _EXPANSION = 50  # text shrinks by 20 and weights by 2; what shrinks by more than this is nothing but a bomb
 
 
@@ -33,6 +36,25 @@ def reading(path: str | Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
         raise FormatError(path, f"cannot be read: {reason}") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write to in the place of `path`, which then has it: an older file stays until the new one is whole.
+
+    Devices and pipes, and files in folders that take no new ones, are written to as they are.
+    """
+    target = path.resolve()
+    if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
+        yield path
+        return
+    # What the ending says holds for the draft, too.
+    draft = target.with_name(f".rarely-{os.getpid()}-{next(_DRAFTS)}{target.suffix}")
+    try:
+        yield draft
+        os.replace(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def is_file(path: str | Path) -> bool:

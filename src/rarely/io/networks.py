@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import logging
-import pickle
-import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from rarely.core.errors import FormatError, InputError, NetworkError, UnsupportedOperator
 from rarely.io.files import check_archive, exists, is_file, is_zip, one_line
+from rarely.io.imports import import_object
 from rarely.io.onnx.importer import import_onnx
 from rarely.io.onnx.model import is_onnx, split_output
 from rarely.io.onnx.runtime import OnnxRuntimeNetwork, onnxruntime_installed
+from rarely.io.pickles import only_tensors, unpickled
 
 BatchFunction = Callable[[torch.Tensor], torch.Tensor]
 
@@ -85,6 +85,21 @@ class Normalised(nn.Module):
         return result
 
 
+class NormalisedFunction:
+    """The same for a function that is no module: of tensors or of arrays, whichever it takes."""
+
+    def __init__(self, network: Any, mean: torch.Tensor, std: torch.Tensor) -> None:
+        self.network, self.mean, self.std = network, mean, std
+        self.differentiable = getattr(network, "differentiable", True)
+        self.input_shape = getattr(network, "input_shape", None)
+        self.output_shape = getattr(network, "output_shape", None)
+
+    def __call__(self, x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            return self.network((x - self.mean.numpy()) / self.std.numpy())
+        return self.network((x - self.mean.to(x)) / self.std.to(x))
+
+
 def normalised(network: Any, mean: Sequence[float] | None, std: Sequence[float] | None) -> Any:
     """The network with its normalisation inside, one number for all or one per channel; as it is when none is given."""
     if mean is None and std is None:
@@ -93,6 +108,8 @@ def normalised(network: Any, mean: Sequence[float] | None, std: Sequence[float] 
     centre, scale = _per_channel(mean or (0.0,), shape, "mean"), _per_channel(std or (1.0,), shape, "std")
     if not bool((scale > 0).all()):
         raise InputError("std must be positive")
+    if not isinstance(network, nn.Module):
+        return NormalisedFunction(network, centre, scale)
     return Normalised(network, centre, scale).eval()
 
 
@@ -160,41 +177,6 @@ def _python_network(name: str) -> BatchFunction:
     return network
 
 
-def import_object(name: str) -> Any:
-    """The object behind `module:attribute` or `file.py:attribute`; the working directory is searched."""
-    module_name, _, attribute = name.rpartition(":")
-    if not module_name or not attribute:
-        raise InputError(f"{name!r} is not of the form module:attribute")
-    try:
-        if module_name.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(module_name).stem, module_name)
-            if spec is None or spec.loader is None:
-                raise ImportError(f"{module_name} cannot be imported")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules.setdefault(spec.name, module)
-            spec.loader.exec_module(module)
-        else:
-            module = _import_here(module_name)
-        target: Any = module
-        for part in attribute.split("."):
-            target = getattr(target, part)
-    except Exception as error:  # the user's module runs on import and may raise anything
-        raise NetworkError(f"{name} cannot be imported ({type(error).__name__}: {error})") from error
-    return target
-
-
-def _import_here(module_name: str) -> Any:
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
-        return importlib.import_module(module_name)
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
-
-
 def _takes_nothing(target: Any) -> bool:
     try:
         parameters = inspect.signature(target).parameters.values()
@@ -241,18 +223,7 @@ def _load_torchscript(path: Path) -> nn.Module:
 
 
 def _load_checkpoint(path: Path, architecture: str | Callable[[], nn.Module] | None, trust_pickle: bool) -> nn.Module:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
-    except pickle.UnpicklingError as error:
-        if trust_pickle:
-            raise FormatError(path, f"a damaged checkpoint ({one_line(error)})") from error
-        raise NetworkError(
-            f"{path} is a pickle of more than tensors (or is damaged). Opening it could run any code, so "
-            "it is refused. If you trust the file, pass trust_pickle=True (--trust-pickle); better, save the "
-            "state dict as .safetensors or export the network to ONNX"
-        ) from error
-    except Exception as error:  # torch raises RuntimeError, EOFError, KeyError and more for damaged archives
-        raise FormatError(path, f"not a checkpoint that torch can read ({one_line(error)})") from error
+    content = unpickled(path, architecture) if trust_pickle else only_tensors(path)
     if isinstance(content, nn.Module):
         return _frozen(content)
     if not isinstance(content, Mapping):

@@ -22,7 +22,8 @@ from rarely.io.files import is_file, is_folder
 from rarely.io.formats.rlv import read_rlv
 from rarely.io.formats.specification import Polytope, PropertyCase, Specification
 from rarely.io.formats.vnnlib import read_vnnlib
-from rarely.io.networks import import_object, load_network
+from rarely.io.imports import import_object
+from rarely.io.networks import load_network
 from rarely.io.onnx.model import split_output
 from rarely.registry import input_model_names, make_box_law
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -12,6 +12,11 @@ from torch import Tensor
 from rarely.core.batch import Batch
 from rarely.core.evidence import Evidence
 from rarely.core.rng import Rng
+
+_LONG = 30.0  # seconds from which people want to know
+_MANY = (("billion", 1e9, 1), ("million", 1e6, 1), ("thousand", 1e3, 0))
+_SMALL = (("s", 1), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
+_UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,8 @@ class Progress:
     log_prob: Tensor  # (B,) running log-probability of exceeding that level
     active: int  # of them still running
     calls: int  # network calls of them so far, gradients counted as three
+    settled: Mapping[int, list[Evidence]] = field(default_factory=dict)  # all that is learnt of rows that are finished
+    forecast: str = ""  # what comes now will take, in words, where that is long
 
 
 def progress(stage: str, batch: Batch, log_prob: Sequence[float], active: int, level: Tensor | None = None) -> Progress:
@@ -31,6 +38,19 @@ def progress(stage: str, batch: Batch, log_prob: Sequence[float], active: int, l
     running = torch.tensor(log_prob, dtype=torch.float64).clamp_max(0.0)
     levels = torch.zeros(len(batch)) if level is None else level
     return Progress(stage, batch.rows, levels, running, active, int(batch.calls().sum()))
+
+
+def forecast(calls: float, pace: float, supposing: str = "") -> str:
+    """What so many calls will take at `pace` seconds a call, in words; nothing where that is short or not known."""
+    seconds = calls * pace
+    if not seconds >= _LONG:
+        return ""
+    number = next(
+        (f"{calls / size:.{digits}f} {name}" for name, size, digits in _MANY if calls >= size), f"{calls:.0f}"
+    )
+    each = next((f"{pace * size:.3g} {unit}" for unit, size in _SMALL if pace * size >= 1), "a moment")
+    whole = next(f"{seconds / size:.0f} {unit}" for unit, size in _UNITS if seconds >= 2 * size or size == 1)
+    return f"about {number} calls{' ' * bool(supposing)}{supposing}, {whole} at {each} a call"
 
 
 Run = Generator[Progress, None, list[list[Evidence]]]

@@ -74,9 +74,10 @@ class Bounding:
         return self.bracketable(batch, case, goal) and dimension(batch) > SEARCHED and not settled
 
     def bracket_soon(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        """For half as long as the answer took, or a moment."""
+        """For half as long as the answer took, shared by all problems, or a moment."""
         hopes = [goal.hope(case) for case in cases]
-        seconds = min(self._seconds, max(_MOMENT, batch.spend.seconds / 2))
+        share = len(cases) / len(batch.problems)
+        seconds = min(self._seconds, max(_MOMENT, share * batch.spend.seconds / 2))
         method = Brackets(self._seconds if self.proof_boxes is not None else seconds, self.proof_boxes, hopes)
         yield from learn(method, batch, cases, goal, rng)
 

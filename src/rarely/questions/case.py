@@ -88,6 +88,12 @@ class Case:
         return said[-1] if said else None
 
     @property
+    def floored(self) -> bool:
+        """Whether populations met nothing down to the floor."""
+        split = self.split
+        return isinstance(split, Levels) and split.ended == "floor" and not split.doubt
+
+    @property
     def rivals(self) -> list[Number]:
         """Numbers of methods other than splitting that these stand by."""
         return [e for e in self.evidence if isinstance(e, Number) and e.family != SPLITTING and not e.doubt]

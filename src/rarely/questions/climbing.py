@@ -23,8 +23,9 @@ from rarely.core.thresholds import (
     LOST,
     REFEREE_ERROR,
     REFEREE_SHARE,
+    STAGE,
 )
-from rarely.methods.base import progress
+from rarely.methods.base import forecast, progress
 from rarely.methods.directed import DirectedSplitting, compass
 from rarely.methods.importance import ImportanceSampling
 from rarely.methods.islands import evidence_of
@@ -38,6 +39,7 @@ from rarely.questions.conclude import apart
 from rarely.questions.result import Outcome
 
 FAR = "draws from far out"
+_COARSE = 1.0  # error of log p that lines aim at below the floor
 _WALKERS = 500  # particles of an island of the random walk, which mixes less
 
 
@@ -100,19 +102,38 @@ class Climbing:
     def _enlarged(
         self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng, errors: Sequence[float], most: int, method: str
     ) -> Work:
-        """Splitting at the size that an error asks for, problems of one size together."""
-        left = [batch.spend.left(batch.rows[i : i + 1]) for i in range(len(cases))]
-        factors = [self._factor(*each, most) for each in zip(cases, errors, left, strict=True)]
-        for factor in sorted(set(factors) - {0}):
-            some = [case for case, own in zip(cases, factors, strict=True) if own == factor]
-            yield from self._populations(part_of(batch, cases, some), some, goal, rng, factor, method)
+        """Splitting at the size that an error asks for, problems of one size together.
+
+        In stages: the spread of few islands may be many times that of most, and a large population that meets the error
+        makes a larger one superfluous.
+        """
+        todo = list(zip(cases, errors, strict=True))
+        while todo:
+            sized = [(case, error, self._factor(batch, cases, case, error, most)) for case, error in todo]
+            for factor in sorted({own for _, _, own in sized} - {0}):
+                some = [case for case, _, own in sized if own == factor]
+                part, told = part_of(batch, cases, some), sum(factor * case.cost for case in some)
+                if said := forecast(told, batch.spend.pace):
+                    numbers = [case.split.log_prob for case in some if isinstance(case.split, Number)]
+                    yield replace(progress(method, part, numbers, len(some)), forecast=said)
+                yield from self._populations(part, some, goal, rng, factor, method)
+            todo = [(case, error) for case, error, own in sized if own and self._lacks(case, error, goal, own, most)]
 
     @staticmethod
-    def _factor(case: Case, error: float, left: float, most: int) -> int:
+    def _lacks(case: Case, error: float, goal: Goal, factor: int, most: int) -> bool:
+        """Whether a population of so many times the referee's size was not large enough, and a larger one may be.
+
+        Sizes are chosen to aim below what is asked for; what is asked for is enough.
+        """
+        lacking = isinstance(case.split, Number) and case.split.std > error / COUNTED_SHARE
+        return lacking and case.scale == factor < most and not goal.reached(case)
+
+    @staticmethod
+    def _factor(batch: Batch, cases: list[Case], case: Case, error: float, most: int) -> int:
         """How many times the referee's size, from its own spread, rounded to a power of two so that problems batch."""
-        split = case.split
+        split, left = case.split, part_of(batch, cases, [case]).left()
         assert isinstance(split, Number)
-        wanted = min(max(case.scale * (split.std / error) ** 2, 2.0 * case.scale), float(most))
+        wanted = min(max(case.scale * (split.std / error) ** 2, 2.0 * case.scale), STAGE * case.scale, float(most))
         affordable = left / max(1, case.cost)
         return int(2.0 ** math.floor(math.log2(max(min(2.0 ** round(math.log2(wanted)), affordable), 0.5))))
 
@@ -173,14 +194,22 @@ class Climbing:
         return smooth and batch.inputs.normal_dim is not None and not _few(batch) and case.split is not None
 
     def draw_lines(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        # Where populations reached the floor, lines need not say more than that they lie below it, too.
+        for floored, error in ((False, self.target_error), (True, max(_COARSE, self.target_error))):
+            some = [case for case in cases if case.floored == floored]
+            if some:
+                yield from self._draw_lines(part_of(batch, cases, some), some, error, goal, rng)
+
+    def _draw_lines(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
         rivals = [self._dear(case) for case in cases]
-        regions = yield from LineSampling(target_error=self.target_error).lines(batch, starts, rng, rivals)
+        regions = yield from LineSampling(target_error=error).lines(batch, starts, rng, rivals)
         self._look("line sampling", batch, regions, cases, before, goal)
 
     def steep(self, batch: Batch, case: Case, goal: Goal) -> bool:
         """In many dimensions, where lines cannot be drawn or doubt what they found."""
-        return case.compass is not None and not case.rivals and getattr(batch.inputs, "smooth", True)
+        blind = case.compass is not None and not case.rivals and not case.floored
+        return blind and getattr(batch.inputs, "smooth", True)
 
     def split_beside(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]

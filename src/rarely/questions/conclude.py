@@ -121,6 +121,10 @@ def believe(evidence: Sequence[Evidence], *, cut: bool = False) -> Belief:
         searches = [e for e in evidence if isinstance(e, Searched)]
         outcome, told = _without_number(witnessed, levels, draws, searches, cut)
         return belief(Outcome.STALLED if doubts else outcome, None, told, *doubts)
+    if levels is not None and _below(levels, words):
+        met = next(iter(words.values()))
+        told = f"{met.method} says {met.sentence}, which is below the floor, too"
+        return belief(Outcome.STALLED if doubts else Outcome.BELOW_FLOOR, None, levels.sentence, told, *doubts)
     chosen, refusal = _choice(words, levels)
     others = [f"{n.method} was not used: {n.doubt}" for n in words.values() if n is not chosen and n.doubt]
     exact = [e for e in evidence if isinstance(e, Number) and e.family == COUNTS]
@@ -168,6 +172,12 @@ def _together(evidence: Sequence[Evidence]) -> list[Evidence]:
             worst = max(levels, key=lambda one: one.left.upper(SURE))
             found.append(replace(worst, method="components together", calls=0))
     return found
+
+
+def _below(levels: Levels, words: dict[str, Number]) -> bool:
+    """Whether populations met nothing down to the floor, and the violations that others met are rarer still."""
+    sound = levels.ended == "floor" and not levels.doubt
+    return sound and all(number.statistic.upper(SURE) < levels.left.upper(SURE) for number in words.values())
 
 
 def _without_number(

@@ -50,6 +50,7 @@ _SENTENCES = {
     Outcome.OUT_OF_BUDGET: "The budget ran out before there was a number; only an upper bound is known.",
 }
 
+_RARE = ("No violation was found;", "The violations that were found and replayed are rarer than that:")
 _IN_REALS = "In real arithmetic no input in the region violates the property; this is a proof, but for rounding."
 
 
@@ -108,7 +109,17 @@ class Estimate(Costed):
     @property
     def sentence(self) -> str:
         """What the outcome means."""
+        if self.outcome is Outcome.BELOW_FLOOR:
+            return self._below_floor()
         return _IN_REALS if self.in_reals else self.outcome.sentence
+
+    def _below_floor(self) -> str:
+        settings = self.provenance.get("estimator")
+        floor = settings.get("log_p_min") if isinstance(settings, dict) else None
+        told = self.outcome.sentence
+        if isinstance(floor, float):
+            told = told.replace("the floor", f"the floor of {scientific(floor)}")
+        return told.replace(*_RARE) if len(self.witnesses) else told
 
     @property
     def proved_range(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +16,7 @@ from rarely.core.rng import Rng
 from rarely.core.stacking import place
 from rarely.core.thresholds import COUNTED_SHARE, LOG_FLOOR, PILOT, VAGUE
 from rarely.inputs.mixture import Mixture
-from rarely.methods.base import Run
+from rarely.methods.base import Progress, Run, progress
 from rarely.methods.monte_carlo import MonteCarlo
 from rarely.methods.splitting import Splitting
 from rarely.questions.bounding import Bounding
@@ -103,16 +103,39 @@ class Auto:
     def pursue(self, batch: Batch, rng: Rng, goal: Goal, known: Sequence[Evidence] = ()) -> Run:
         """Take steps until the goal is reached. What is `known` of every problem already is not learnt again."""
         cases = [Case(row, goal.admitted(known)) for row in range(len(batch))]
-        for name in (*goal.order, *goal.last):
-            step, always = self.steps[name], name in goal.last
-            todo = [case for case in cases if (always or not goal.reached(case)) and step.wanted(batch, case, goal)]
-            if todo and not batch.spend.late:
-                yield from step.work(batch.take(torch.tensor([case.row for case in todo])), todo, goal, rng)
+        waiting = cases
+        for name in goal.order:
+            waiting = yield from self._settle(batch, waiting, goal, rng)
+            yield from self._take(name, batch, [case for case in waiting if not goal.reached(case)], goal, rng)
+        for name in goal.last:
+            yield from self._take(name, batch, waiting, goal, rng)
         return [case.evidence for case in cases]
+
+    def _take(self, name: str, batch: Batch, cases: Sequence[Case], goal: Goal, rng: Rng) -> Work:
+        step = self.steps[name]
+        todo = [case for case in cases if step.wanted(batch, case, goal)]
+        if todo and not batch.spend.late:
+            yield from step.work(_rows(batch, todo), todo, goal, rng)
+
+    def _settle(self, batch: Batch, waiting: list[Case], goal: Goal, rng: Rng) -> Generator[Progress, None, list[Case]]:
+        """Finish the cases that are answered while others are not: nobody waits for what is rarer. Returns the rest."""
+        done = [case for case in waiting if goal.reached(case)]
+        if not done or len(done) == len(waiting):
+            return waiting
+        for name in goal.last:
+            yield from self._take(name, batch, done, goal, rng)
+        numbers = [case.belief.number.log_prob if case.belief.number is not None else -math.inf for case in done]
+        told = progress("answered", _rows(batch, done), numbers, len(waiting) - len(done))
+        yield replace(told, settled={case.row: case.evidence for case in done})
+        return [case for case in waiting if all(case is not one for one in done)]
+
+    @property
+    def _bounds(self) -> Bounding:
+        return Bounding(self.target_error, self.proof_seconds, self.proof_boxes)
 
     @property
     def steps(self) -> dict[str, Step]:
-        bounds = Bounding(self.target_error, self.proof_seconds, self.proof_boxes)
+        bounds = self._bounds
         climb = Climbing(self.target_error, self.log_p_min, self.islands, self.particles)
         draws = Drawing(self.target_error, climb)
         return {
@@ -135,11 +158,16 @@ class Auto:
             "largest splitting": Step("no proposal fits", climb.unfitted, climb.split_most),
             "more draws": Step("nothing else can tell", draws.lost, draws.draw_more),
             "climbs": Step("few violations escape many starts", bounds.unwitnessed, bounds.climb),
-            "longer proof": Step("no violation was found", bounds.never_violated, bounds.prove_longer),
+            "longer proof": Step("no violation was found", self._unproved, bounds.prove_longer),
             "counting between bounds": Step(
                 "exact, and nothing faster was confirmed", bounds.boxed, bounds.count_between
             ),
         }
+
+    def _unproved(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """Not where a floor was asked for and reached: it is all that was asked."""
+        asked = self.log_p_min > LOG_FLOOR and case.floored
+        return not asked and self._bounds.never_violated(batch, case, goal)
 
     def _mixed(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return mixture_of(batch, case) is not None and not any(isinstance(e, Stratum) for e in case.evidence)
@@ -160,10 +188,25 @@ class Auto:
             part = batch.take(torch.tensor(some))
             part = replace(part, problems=everyone, inputs=place(inputs, batch.device, batch.dtype))
             with batch.spend.allotted(part.rows, 1 / (most - i)):
-                learnt = yield from self.pursue(part, rng, Precision(self.target_error, last=()))
+                learnt = yield from _unsettled(self.pursue(part, rng, Precision(self.target_error, last=())))
             for k, evidence in zip(some, learnt, strict=True):
                 weights = mixtures[k].log_weights
                 count = int((weights > -math.inf).sum())
                 stratum = Stratum(f"component {i + 1}", float(weights[i]), count, tuple(evidence))
                 found = [replace(e, calls=0) for e in evidence if isinstance(e, Found)]  # violations of the whole, too
                 cases[k].evidence += goal.admitted([*found, stratum])
+
+
+def _rows(batch: Batch, cases: Sequence[Case]) -> Batch:
+    return batch.take(torch.tensor([case.row for case in cases]))
+
+
+def _unsettled(run: Run) -> Run:
+    """The same, without saying of rows that they are finished: they are parts of others that are not."""
+    while True:
+        try:
+            event = next(run)
+        except StopIteration as stop:
+            found: list[list[Evidence]] = stop.value
+            return found
+        yield replace(event, settled={})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -15,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rarely.campaign.store import Header, Record
 from rarely.campaign.witnesses import WitnessSet
+from rarely.io.files import replacing
 from rarely.questions.result import in_words, scientific
 from rarely.report.charts import charts, how_many, large
 from rarely.report.tally import FIELDS, MAX_ROWS, STANDINGS, Tally, tally
@@ -36,12 +36,8 @@ def write_page(
     """Write the page and return what it counted. `records` is read once; an older page stays until the new is whole."""
     counted = tally(records, max_rows)
     text = _page(header, counted, witnesses, uncovered)
-    draft = file.with_name(f".{file.name}.part")
-    try:
+    with replacing(file) as draft:
         draft.write_text(text, encoding="utf-8", errors="replace")  # a file name need not be valid Unicode
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
     return counted
 
 

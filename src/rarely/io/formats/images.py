@@ -74,6 +74,18 @@ class Images:
         if clip is not None and (low < clip[0] or high > clip[1]):
             raise InputError(f"{self.source}: pixels lie in [{low:g}, {high:g}], outside {said}")
 
+    def check_labels(self, outputs: int) -> None:
+        """An InputError unless every label is one of a network with so many outputs."""
+        if self.labels is None or int(self.labels.max()) < outputs:
+            return
+        first = int(np.argmax(self.labels >= outputs))
+        one_more = int(self.labels.min()) == 1 and int(self.labels.max()) == outputs
+        raise InputError(
+            f"the label {self.labels[first]} of image {self.names[first]} is out of range: the network "
+            f"has {outputs} outputs, so that labels are 0 to {outputs - 1}"
+            + ("; these seem to be counted from 1: subtract 1" if one_more else "")
+        )
+
 
 def load_images(path: Path, shape: tuple[int, ...] | None, labels: Path | None) -> Images:
     """Open a data set; `shape` is that of one network input, None to take the images as they are."""

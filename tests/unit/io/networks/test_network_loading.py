@@ -10,6 +10,7 @@ import sys
 import types
 import warnings
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -244,3 +245,80 @@ def test_unknown_suffix_and_misplaced_architecture(tmp_path: Path) -> None:
 def test_importing_the_package_needs_neither_onnx_nor_onnxruntime() -> None:
     code = "import sys, rarely.io; sys.exit(bool({'onnx', 'onnxruntime'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+SCRIPT = """
+import sys
+import torch
+from layers_beside import Twice
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Twice(2, 2)
+
+    def forward(self, x):
+        return self.body(x)
+
+if __name__ == "__main__":
+    import train_whole
+    torch.save(Net(), "script.pt")
+    torch.save(train_whole.Net(), "module.pt")
+    torch.save(train_whole.Net(), "legacy.pt", _use_new_zipfile_serialization=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whole networks, as a training script saves them, in `out`; the script stands elsewhere."""
+    home = tmp_path_factory.mktemp("training")
+    (home / "out").mkdir()
+    (home / "code").mkdir()
+    (home / "code" / "layers_beside.py").write_text("import torch\n\nclass Twice(torch.nn.Linear):\n    pass\n")
+    (home / "code" / "train_whole.py").write_text(SCRIPT)
+    subprocess.run([sys.executable, home / "code" / "train_whole.py"], cwd=home / "out", check=True)
+    return home
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    yield
+    for name in ("train_whole", "layers_beside"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("name", ["script.pt", "module.pt", "legacy.pt"])
+def test_a_trusted_pickle_finds_the_classes_of_its_architecture(
+    whole: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(whole)
+    before = list(sys.path)
+    network = load_network(whole / "out" / name, architecture="code/train_whole.py:Net", trust_pickle=True)
+    assert network(torch.zeros(3, 2)).shape == (3, 2)
+    assert sys.path == before
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_trusted_pickle_finds_classes_where_it_is_opened(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(whole / "code")
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(whole / "code"))])
+    assert load_network(whole / "out" / "module.pt", trust_pickle=True)(torch.zeros(3, 2)).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("script.pt", r"the class Net of the script that saved it; name that script.*--architecture script\.py:Net"),
+        (
+            "module.pt",
+            r"an object of train_whole\.Net, which cannot be imported here.*--architecture train_whole\.py:Net",
+        ),
+    ],
+)
+def test_a_trusted_pickle_whose_classes_are_lost_says_what_to_do(
+    whole: Path, name: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(whole)
+    with pytest.raises(NetworkError, match=message):
+        load_network(whole / "out" / name, trust_pickle=True)
