@@ -163,7 +163,9 @@ def _probabilities(axes: Any, answers: Answers, counts: dict[str, Count]) -> Non
     none = [(x, count.bound / TENS) for x, count in plain if not count.hits]
     if none:
         axes.plot(*zip(*none, strict=True), "v", ms=4, color=common.PLAIN, mfc="none", label="none found: upper bound")
-    axes.set_xticks(range(len(bad)), [f"{network} p{number}" for network, number in bad], rotation=90, fontsize=common.SMALL)
+    axes.set_xticks(
+        range(len(bad)), [f"{network} p{number}" for network, number in bad], rotation=90, fontsize=common.SMALL
+    )
     title = "a  violated pairs, 95 % intervals; no point where rarely says stalled"
     common.label(axes, "network and property", "log10 of the violation probability", title)
 

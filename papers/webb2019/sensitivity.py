@@ -267,7 +267,11 @@ def _by_particles(context: Context, points: Points) -> list[Path]:
         title = f"ρ = {q}, {len(shared)} properties, ± 1 s.e."
         common.label(each, "N", "mean log (estimate / reference)", title, legend=False)
     figure.legend(
-        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=common.SMALL, frameon=False
+        *axes[0][0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        fontsize=common.SMALL,
+        frameon=False,
     )
     return common.save(figure, context.out, "particles")
 
