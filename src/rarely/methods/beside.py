@@ -20,8 +20,9 @@ from rarely.core.rng import Rng
 from rarely.core.stacking import take
 from rarely.kernels import PCN
 from rarely.methods.compass import slopes
+from rarely.methods.ladder import Spread, systematic
 from rarely.methods.moves import chains
-from rarely.methods.tempering import Lines, Spread, Tempered, search, systematic
+from rarely.methods.tempering import Lines, Tempered, search
 from rarely.methods.walk import Walk
 from rarely.stats.levels import ancestors, select
 
@@ -68,12 +69,15 @@ def climb(lines: Lines, replicates: int, chains_each: int, thin: int, rng: Rng) 
     slope, levels = torch.zeros_like(lines.alpha), torch.zeros(r, device=device)
     kept: list[list[_Kept]] = [[] for _ in range(r)]
     active, part = torch.arange(r, device=device), lines
+    cold = torch.zeros(r, 1, dtype=torch.float64, device=device)
+    warm = torch.ones_like(cold)
     walk = _walk(part, rng)
     state = walk.kernel.init(walk.batch, n, rng)
     for turn in range(_MOST_LEVELS):
         h = log_ndtr(-part.guessed(state.score).double())
-        still = torch.zeros(len(h), 1, dtype=torch.float64, device=device)
-        over = (Spread(h, still, replicates).share(torch.ones_like(still)) >= _ENOUGH).squeeze(1)
+        # The populations of a line stop together, but for those that cannot climb, which say nothing about the others.
+        climbing = h.new_full((r, n), -torch.inf).index_copy(0, active, h)
+        over = (Spread(climbing, cold, replicates).share(warm) >= _ENOUGH).squeeze(1)[active]
         choice = select(state.score, 1 / _LENGTH, False, goal=math.inf)
         dead = choice.survivors == 0
         over = over | dead | (turn == _MOST_LEVELS - 1)
@@ -127,4 +131,5 @@ def _corrected(lines: Lines, kept: list[list[_Kept]], rng: Rng) -> Tempered:
     ratio = truth.h - log_ndtr(-guess.double())
     log_prob = torch.stack(total) + torch.logsumexp(ratio, 1) - math.log(_LAST)
     last = truth.gather(systematic(ratio, _LAST // 2, rng))
-    return Tempered(log_prob, torch.isfinite(truth.h).double().mean(1), last, guess, truth.t)
+    alive = torch.isfinite(truth.h).double().mean(1)
+    return Tempered(log_prob, alive, last, torch.zeros_like(alive, dtype=torch.bool), guess, truth.t)

@@ -19,6 +19,15 @@ _BEFORE, _EARLY = 0.1, 0.1  # how far before an entry nothing violates, and the 
 def book(lines: Sequence[Line], stacked: Lines, result: Tempered, states: int, rng: Rng) -> dict[Line, bool]:
     """Write a round into its lines; those whose entries were taken wrongly, and whether because of steps."""
     replicates = len(stacked.alpha) // len(lines)
+    faint = result.faint[::replicates].tolist()
+    for j, line in enumerate(lines):
+        line.rounds.append((states, result.log_prob[j * replicates : (j + 1) * replicates].cpu()))
+    lines = [line for line, gone in zip(lines, faint, strict=True) if not gone]
+    if not lines:
+        return {}
+    if any(faint):
+        clear = (~result.faint).nonzero().squeeze(1)
+        stacked, result = stacked.take(clear), result.rows(clear)
     tested, early = _test_beyond(stacked, result.last, rng), _violating_before(stacked, result.last)
     doubted: dict[Line, bool] = {}
     for j, line in enumerate(lines):
@@ -26,7 +35,6 @@ def book(lines: Sequence[Line], stacked: Lines, result: Tempered, states: int, r
         misled = not line.exact and not learn(line, result.guess[rows], result.truth[rows])
         if misled or (not line.stepped and float(early[rows].mean()) > _EARLY):
             doubted[line] = not misled
-        line.rounds.append((states, result.log_prob[rows].cpu()))
         line.alive.append(float(result.alive[rows].mean()))
         line.heights.append(result.last.h[rows].flatten().cpu())
         line.record(*(value[rows] for value in tested))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from rarely.methods.modes import PRUNE, search_calls
 from rarely.methods.tempering import ROOT_CALLS, temper
 
 _FIRST_CHAINS = 96  # of all lines of a problem in the first round
+_FEW_CHAINS = 2  # half as long, that tell whether a line matters beside those that lead
 _METHOD = "line sampling"
 _ROUNDS = 3  # after the first
 _LONGER = 2  # times the length of the first chains that later ones have: what a region is like shows in how far they go
@@ -106,13 +108,12 @@ class LineSampling:
             regions[line.owner].lines.append(line)
         if plan:
             survey(batch, plan, rng)
-        before, sizes = batch.calls(), {line: self._first_size(regions[line.owner]) for line in plan}
-        started = [0] * len(batch)
+        before = batch.calls()
+        aside = self._begin(batch, regions, rng)
+        started = [region.states for region in regions]
         for turn in range(1 + _ROUNDS):
-            self._populate(batch, sizes, _LONGER * self.length if turn else self.length, rng)
-            started = started if turn else [region.states for region in regions]
-            spent, purse = (batch.calls() - before).tolist(), _left(batch)
-            sizes = {}
+            spent, purse = (batch.calls() - before - aside).tolist(), _left(batch)
+            sizes: dict[Line, int] = {}
             if turn < _ROUNDS:
                 for each in zip(regions, started, spent, purse, rivals, strict=True):
                     sizes |= self._growth(*each)
@@ -120,6 +121,24 @@ class LineSampling:
             yield progress(_METHOD, batch, [region.log_prob for region in regions], len(going_on))
             if not sizes:
                 return
+            self._populate(batch, sizes, _LONGER * self.length, rng)
+
+    def _begin(self, batch: Batch, regions: Sequence[LinedRegion], rng: Rng) -> Tensor:
+        """A first round: of the lines that lead, then of others that matter beside them; says what it cost to see who.
+
+        Most directions that are searched for hold nothing, at a distance that is no smaller for it. On a convolutional
+        network eight of nine lines took nine tenths of 257,000 calls and were 11 to 70 nats below the other.
+        """
+        leading = [line for region in regions for line in region.leading()]
+        self._populate(batch, {line: self._first_size(regions[line.owner]) for line in leading}, self.length, rng)
+        others = [line for region in regions for line in region.lines if line not in leading]
+        floor = {line: regions[line.owner].faintest for line in others}
+        before = batch.calls()
+        self.populate(batch, others, _FEW_CHAINS, self.length // 2, rng, floor)
+        aside = batch.calls() - before
+        matter = [line for line in others if line.log_mean >= floor[line]]
+        self._populate(batch, {line: self._first_size(regions[line.owner]) for line in matter}, self.length, rng)
+        return aside
 
     def _payable(self, batch: Batch, plan: list[Line], regions: list[LinedRegion]) -> list[Line]:
         """Lines worth a first round: not those of crowded problems, nor of problems that cannot pay for it."""
@@ -144,17 +163,36 @@ class LineSampling:
         for number in sorted(set(chains.values())):
             self.populate(batch, [line for line, own in chains.items() if own == number], number, length, rng)
 
-    def populate(self, batch: Batch, lines: Sequence[Line], chains: int, length: int, rng: Rng) -> None:
-        """One population of `chains` chains per replicate of every line, again where entries were taken wrongly."""
+    def populate(
+        self,
+        batch: Batch,
+        lines: Sequence[Line],
+        chains: int,
+        length: int,
+        rng: Rng,
+        floor: Mapping[Line, float] = MappingProxyType({}),
+    ) -> None:
+        """One population of `chains` chains per replicate of every line, again where entries were taken wrongly.
+
+        Lines are given up once their log p is below their `floor`.
+        """
         while lines:
             kinds = [[line for line in lines if line.exact == exact] for exact in (False, True)]
-            lines = [line for kind in kinds if kind for line in self._populations(batch, kind, chains, length, rng)]
+            each = (self._populations(batch, kind, chains, length, rng, floor) for kind in kinds if kind)
+            lines = [line for again in each for line in again]
 
-    def _populations(self, batch: Batch, lines: Sequence[Line], chains: int, length: int, rng: Rng) -> list[Line]:
+    def _populations(
+        self, batch: Batch, lines: Sequence[Line], chains: int, length: int, rng: Rng, floor: Mapping[Line, float]
+    ) -> list[Line]:
         """Returns lines to try again, more exactly; not what is negligible even if it is too low by many nats."""
         stacked = stack_lines(batch, lines).take(torch.arange(len(lines)).repeat_interleave(self.replicates))
-        result = temper(stacked, self.replicates, chains, length, rng)
+        lowest = torch.tensor([floor.get(line, -math.inf) for line in lines], dtype=torch.float64)
+        ends = lowest.repeat_interleave(self.replicates).to(stacked.alpha.device)
+        result = temper(stacked, self.replicates, chains, length, rng, ends)
         doubted = book(lines, stacked, result, chains * length, rng)
+        for line, faint in zip(lines, result.faint[:: self.replicates].tolist(), strict=True):
+            if faint and line.log_mean >= floor[line]:  # as guessed it was below, in truth it is not
+                doubted[line] = False
         best: dict[int, float] = {}
         for line in lines:
             best[line.owner] = max(best.get(line.owner, -math.inf), line.log_mean)

@@ -15,6 +15,7 @@ from rarely.stats.statistic import Replicates
 _ASSUMES = "the lines point to every part of the violating region"
 MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any check to notice
 _NEGLIGIBLE = 0.05  # share of p that lines may have together which are not refined
+_FAINT = 0.02  # share of p that lines may have together which are given up before they have a number
 _ALIVE = 0.1  # share of lines that must reach the region for the others to be told from noise
 _SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
 TIMES = 6  # as large as all before it a round may be: small populations are worse than their spread says
@@ -59,8 +60,20 @@ class LinedRegion:
 
     @property
     def states(self) -> int:
-        """Of each replicate, all lines together."""
-        return sum(line.states for line in self.lines)
+        """Of each replicate, all lines that matter together."""
+        least = self.negligible()
+        return sum(line.states for line in self.lines if line not in least)
+
+    def leading(self) -> list[Line]:
+        """The lines of violating points that are known; where there are none, the line to the nearest violation."""
+        known = [line for line in self.lines if line.points is not None]
+        return known or sorted(self.lines, key=lambda line: line.distance)[:1]
+
+    @property
+    def faintest(self) -> float:
+        """log p below which lines hold a small share of p together, however many they are."""
+        best = max((line.log_mean for line in self.lines if line.rounds), default=-math.inf)
+        return best - math.log(len(self.lines) / _FAINT)
 
     def lacking(self, error: float) -> dict[Line, float]:
         """States that lines need beyond their own for this error of log p, each by its own spread (Neyman 1934)."""

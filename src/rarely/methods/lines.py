@@ -89,7 +89,7 @@ class Line:
     @property
     def beyond(self) -> float:
         """Share of what lies beyond the entries that violates: 1 unless lines cross more than once."""
-        return self.hits / max(1, self.tests)
+        return self.hits / self.tests if self.tests else 1.0
 
 
 def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> tuple[list[Line], list[bool]]:

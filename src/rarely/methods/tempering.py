@@ -23,17 +23,16 @@ from torch.special import log_ndtr
 
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
+from rarely.methods.ladder import Spread, bennett, mean_of, systematic
 from rarely.methods.roots import find_roots
 from rarely.stats.normal import LOG_SQRT_2PI
 
-_ESS = 0.25  # effective share of particles that a change of temperature leaves; ratios come from both sides of it
 _ENOUGH = 0.6  # effective share from which the last change is left to weights, and nothing moves at its end
 _TARGET = 0.7  # acceptance of Hamiltonian moves
 _ARC, _LEAPS = 1.2, 8  # angle of a move, and the most steps that it is taken in
 _WIDEST = 1.4  # angle of a step, which is a whole move where the region is flat
 _CAP = 30.0  # longest drift, in units of the noise
 _MAX_TEMPERATURES = 60
-_BENNETT = 20  # rounds; each shrinks the error of a guess at least by half where half the states are effective
 ROOT_CALLS = 8  # calls that finding a root is taken to cost at most, on average, when a budget is planned
 
 
@@ -120,27 +119,34 @@ class Tempered:
     log_prob: Tensor  # (R,) float64
     alive: Tensor  # (R,) share of lines that reach the region: of the first ones, or of those that guesses led to
     last: Particles  # some particles of each population at b = 1, drawn by weight, with their true entries
+    faint: Tensor  # (R,) bool: given up on the way; log_prob is then a bound from above
     guess: Tensor  # (R, N) guessed entries of the last states
     truth: Tensor  # (R, N) and the true ones, inf where there is none
+
+    def rows(self, index: Tensor) -> Tempered:
+        names = ("log_prob", "alive", "faint", "guess", "truth")
+        return replace(self, last=self.last.rows(index), **{name: getattr(self, name)[index] for name in names})
 
     @staticmethod
     def join(parts: Sequence[Tempered], rows: Sequence[Tensor]) -> Tempered:
         """Populations in the order of their `rows`."""
         order = torch.cat(list(rows)).argsort()
-        log_prob, alive, guess, truth = (
+        log_prob, alive, faint, guess, truth = (
             torch.cat([getattr(part, name) for part in parts])[order]
-            for name in ("log_prob", "alive", "guess", "truth")
+            for name in ("log_prob", "alive", "faint", "guess", "truth")
         )
         z, t, h, slope = (torch.cat([getattr(p.last, n) for p in parts])[order] for n in ("z", "t", "h", "slope"))
-        return Tempered(log_prob, alive, Particles(z, t, h, slope), guess, truth)
+        return Tempered(log_prob, alive, Particles(z, t, h, slope), faint, guess, truth)
 
 
-def temper(lines: Lines, replicates: int, chains: int, length: int, rng: Rng) -> Tempered:
+def temper(lines: Lines, replicates: int, chains: int, length: int, rng: Rng, floor: Tensor | None = None) -> Tempered:
     """log P of the event on each population's cell, from `chains` chains of `length` states per temperature.
 
     Every `replicates` populations in a row are of one line and go through the same temperatures. A population that
     chose its own would go on too fast where it happens to have missed the best lines, and end too low: by 0.2 in log p
     with 64 states, where common ones left no bias to be seen.
+
+    Lines are given up once their log p is below `floor` (R,): h <= 0, so that every temperature bounds it from above.
     """
     r, d, n = len(lines.batch), lines.alpha.shape[-1], chains * length
     cloud = _first(lines, lines.complement(rng.normal((r, n, d), lines.alpha.dtype)))
@@ -154,36 +160,41 @@ def temper(lines: Lines, replicates: int, chains: int, length: int, rng: Rng) ->
         over = spread.share(torch.ones_like(b)) >= _ENOUGH
         if turn == _MAX_TEMPERATURES:  # the temperature never reached 1: nothing can be said
             log_prob, over = torch.full_like(log_prob, -torch.inf), torch.ones_like(over)
-        if bool(over.any()):
-            i = over.squeeze(1).nonzero().squeeze(1)
-            ended.append(_finish(lines.take(i), cloud.rows(i), b[i], log_prob[i], alive[i], chains, rng))
-            rows.append(active[i])
-            i = (~over).squeeze(1).nonzero().squeeze(1)
+        low = torch.zeros_like(over) if floor is None else mean_of(log_prob, replicates) < floor.unsqueeze(1)
+        low &= ~over
+        for some, goal in ((over, torch.ones_like(b)), (low, b)):
+            if bool(some.any()):
+                i = some.squeeze(1).nonzero().squeeze(1)
+                ended.append(_finish(lines.take(i), cloud.rows(i), b[i], goal[i], log_prob[i], alive[i], chains, rng))
+                rows.append(active[i])
+        if bool((over | low).any()):
+            i = (~(over | low)).squeeze(1).nonzero().squeeze(1)
             if len(i) == 0:
                 break
             lines, cloud, b, step = lines.take(i), cloud.rows(i), b[i], step[i]
             log_prob, alive, active = log_prob[i], alive[i], active[i]
+            floor = None if floor is None else floor[i]
         following = Spread(cloud.h, b, replicates).next_temperature()
         change = following - b
         log_w = torch.where(torch.isfinite(cloud.h), change * cloud.h, -torch.inf)
         start, before, b = cloud.gather(systematic(log_w, chains, rng)), cloud.h, following
         cloud, step = _chains(lines, start, b, step, length, rng)
-        log_prob = log_prob + _bennett(change * before, change * cloud.h, torch.logsumexp(log_w, 1) - math.log(n))
+        log_prob = log_prob + bennett(change * before, change * cloud.h, torch.logsumexp(log_w, 1) - math.log(n))
     return Tempered.join(ended, rows)
 
 
 def _finish(
-    lines: Lines, cloud: Particles, b: Tensor, log_prob: Tensor, alive: Tensor, chains: int, rng: Rng
+    lines: Lines, cloud: Particles, b: Tensor, goal: Tensor, log_prob: Tensor, alive: Tensor, chains: int, rng: Rng
 ) -> Tempered:
-    """From temperature b to the true law at 1, by weights."""
+    """From temperature b of what was guessed to temperature `goal` of the true law, by weights."""
     truth = cloud
     if not lines.exact:
         truth = search(lines, cloud.z, cloud.t, cloud.slope)
         alive = torch.isfinite(truth.h).double().mean(1)
-    log_w = torch.where(torch.isfinite(truth.h), truth.h - b * cloud.h, -torch.inf)
+    log_w = torch.where(torch.isfinite(truth.h), goal * truth.h - b * cloud.h, -torch.inf)
     ratio = torch.logsumexp(log_w, 1) - math.log(log_w.shape[1])
     last = replace(truth, drift=None).gather(systematic(log_w, chains, rng))
-    return Tempered(log_prob + ratio, alive, last, cloud.t, truth.t)
+    return Tempered(log_prob + ratio, alive, last, (goal < 1).squeeze(1), cloud.t, truth.t)
 
 
 def _first(lines: Lines, z: Tensor) -> Particles:
@@ -235,19 +246,6 @@ def with_drift(lines: Lines, particles: Particles) -> Particles:
     drift = torch.where((finite & (steep > 0)).unsqueeze(-1), drift, torch.zeros_like(drift))
     slope = torch.where(along > 0, along, particles.slope) if lines.exact else particles.slope
     return replace(particles, slope=slope, drift=drift)
-
-
-def _bennett(below: Tensor, above: Tensor, ratio: Tensor) -> Tensor:
-    """log Z'/Z (R,) from the differences of the two log-densities at states of Z and of Z', (R, n) each.
-
-    Bennett (1976), eq. 12a and b; `ratio` is the guess that the lower states alone give, -inf where all are dead.
-    """
-    dead = torch.isneginf(ratio)
-    for _ in range(_BENNETT):
-        forth = torch.nn.functional.logsigmoid(below - ratio.unsqueeze(1)).logsumexp(1)
-        back = torch.nn.functional.logsigmoid(ratio.unsqueeze(1) - above).logsumexp(1)
-        ratio = ratio + forth - back
-    return torch.where(dead, -torch.inf, ratio)
 
 
 def _chains(lines: Lines, start: Particles, b: Tensor, step: Tensor, length: int, rng: Rng) -> tuple[Particles, Tensor]:
@@ -302,36 +300,3 @@ def _predict(lines: Lines, at: Particles, z: Tensor) -> Tensor:
     t = ahead.double()
     hazard = torch.exp(-0.5 * t**2 - LOG_SQRT_2PI - log_ndtr(-t)).to(z.dtype)
     return ahead - (at.drift * (z - at.z)).sum(-1) / hazard.clamp_min(1e-6)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How h varies over the particles of each line, all its populations together."""
-
-    h: Tensor  # (R, N)
-    b: Tensor  # (R, 1)
-    replicates: int
-
-    def share(self, c: Tensor) -> Tensor:
-        """Effective share of the particles that cross at all which temperature c leaves, (R, 1); 1 where none does."""
-        h = self.h.reshape(-1, self.replicates * self.h.shape[1])
-        crossing = torch.isfinite(h)
-        w = torch.softmax(torch.where(crossing, (c - self.b)[:: self.replicates] * h, -torch.inf), 1)
-        alive = crossing.sum(1, keepdim=True).double()
-        effective = torch.where(alive > 0, 1 / (w * w).sum(1, keepdim=True) / alive, torch.ones_like(alive))
-        return effective.repeat_interleave(self.replicates, 0)
-
-    def next_temperature(self) -> Tensor:
-        """The largest b' <= 1 that leaves the effective share _ESS of the particles, (R, 1)."""
-        low, high = self.b.clone(), torch.ones_like(self.b)
-        for _ in range(40):
-            mid = 0.5 * (low + high)
-            ok = self.share(mid) > _ESS
-            low, high = torch.where(ok, mid, low), torch.where(ok, high, mid)
-        return torch.where(self.share(torch.ones_like(self.b)) >= _ESS, torch.ones_like(self.b), low)
-
-
-def systematic(log_w: Tensor, n: int, rng: Rng) -> Tensor:
-    w = torch.nan_to_num(torch.softmax(log_w, 1), nan=1.0 / log_w.shape[1])
-    u = (rng.uniform((log_w.shape[0], 1), torch.float64) + torch.arange(n, device=log_w.device)) / n
-    return torch.searchsorted(torch.cumsum(w, 1), u).clamp_max(log_w.shape[1] - 1)

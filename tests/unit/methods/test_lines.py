@@ -16,6 +16,7 @@ from rarely.core.batch import Batch
 from rarely.core.evidence import Found, Number
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
+from rarely.methods.beside import climb
 from rarely.methods.guesses import survey
 from rarely.methods.lined import LinedRegion
 from rarely.methods.lines import Line, stack_lines
@@ -200,6 +201,67 @@ def test_cells_of_rivals_add_up_to_the_event() -> None:
     p = float(stats.norm.sf(3))
     exact = 2 * p - p * p
     assert abs(float(total.mean()) / exact - 1) < 5 * float(total.std()) / exact / math.sqrt(32) + 0.01
+
+
+def test_lines_below_their_floor_are_given_up_with_a_bound() -> None:
+    """A ball behind the entry: lines through most places miss it, so that p lies far under the half-space's."""
+    batch = make(40, lambda x: x[:, 0] - 4 - 0.2 * x[:, 1:].square().sum(1))
+    lines = [line(40, axis(40), 4.0), line(40, axis(40), 4.0)]
+    survey(batch, lines, Rng(20))
+    floor = torch.tensor([-15.0, -200.0], dtype=torch.float64).repeat_interleave(8)
+    result = temper(populations(batch, lines, 8), 8, 32, 5, Rng(21), floor)
+    assert result.faint.tolist() == [True] * 8 + [False] * 8
+    given_up, whole = result.log_prob[:8].logsumexp(0), result.log_prob[8:].logsumexp(0)
+    assert whole < given_up < -15.0 + math.log(8), "a bound from above, and below the floor"
+
+
+def test_lines_whose_guesses_would_have_them_given_up_are_searched() -> None:
+    batch = make(30, lambda x: torch.maximum(x[:, 0] - 4.3, -x[:, 1] - 4 - 0.03 * x[:, 2:20].square().sum(1)))
+    near, other = lines = rival_lines([line(30, axis(30), 4.3), line(30, axis(30, 1, -1.0), 4.0)])
+    survey(batch, lines, Rng(22))
+    alone, method = line(30, other.alpha, 4.0), LineSampling()
+    alone.rivals = [near]
+    survey(batch, [alone], Rng(23))
+    method.populate(batch, [near, alone], 16, 8, Rng(24))
+    other.zero, other.slope = other.zero + 5.0, other.slope / 3  # far beyond the truth, and more so where it is farther
+    method.populate(batch, [other], 2, 4, Rng(25), {other: near.log_mean - 4})
+    assert other.exact
+    assert other.log_mean == pytest.approx(alone.log_mean, abs=5 * math.hypot(other.std, alone.std))
+
+
+def test_only_lines_that_matter_have_a_first_round_of_their_own() -> None:
+    """Twelve planes at 4 to 9.5: the farther eight hold nothing."""
+    problem = Problem(
+        lambda x: x[:, :12] - torch.linspace(4.0, 9.5, 12), lambda x, y: y.amax(1), Gaussian(torch.zeros(40), 1.0)
+    )
+    exact = float(np.logaddexp.reduce(stats.norm.logsf(np.linspace(4.0, 9.5, 12))))
+    (batch,) = Execution(device="cpu").place([problem], Spend(1))
+    starts = torch.zeros(64, 40)
+    starts[:, 0] = 4.2
+    runner = LineSampling().lines(batch, [starts + 0.1 * Rng(25).normal((64, 40), torch.float32)], Rng(26))
+    while True:
+        try:
+            next(runner)
+        except StopIteration as stop:
+            (region,) = stop.value
+            break
+    sizes = sorted((one.states, round(one.distance, 1)) for one in region.lines)
+    assert sizes[0][0] == 8, "two chains of four states of each replicate, at most"
+    assert sizes[-1][0] >= 32
+    assert region.log_prob == pytest.approx(exact, abs=5 * region.std + 0.02)
+
+
+def test_a_population_that_cannot_climb_ends_alone() -> None:
+    """A score that saturates: ties reach the top in some populations of a line and not in others."""
+    batch = make(12, lambda x: x[:, 0] - 6 + 3 * x[:, 1].clamp(max=1.0))
+    one = line(12, axis(12), 4.5)
+    survey(batch, [one], Rng(27))
+    climbed = climb(populations(batch, [one], 32), 32, 4, 1, Rng(28))
+    # x1 > 1 with probability 0.1587 has its line enter at 3, the rest farther on.
+    grid = np.linspace(-8.0, 8.0, 160_001)
+    exact = np.trapezoid(stats.norm.sf(6 - 3 * np.minimum(grid, 1.0)) * stats.norm.pdf(grid), grid)
+    ratio = (climbed.tempered.log_prob - math.log(exact)).exp()
+    assert abs(float(ratio.mean()) - 1) < 5 * float(ratio.std()) / math.sqrt(32)
 
 
 @pytest.mark.parametrize("end", [5.0, 4.2])
