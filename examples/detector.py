@@ -1,4 +1,4 @@
-"""For the ML engineer: how rarely does noise make a detector miss a sign, or a segmentation lose half of it?
+"""For machine learning engineers: how rarely does noise make a detector miss a sign, or a segmentation lose half of it?
 
 Run it with `python examples/detector.py`. The shipped networks see a scene of two signs; the questions are about the
 first. `--figure FILE` draws the scene, and pictures that make the networks fail.

@@ -68,6 +68,16 @@ def test_formulas_are_drawn_and_code_is_not_taken_for_them(site: Path) -> None:
     assert "<math" not in pages["reference/cli.html"] + pages["tutorials/release-gate.html"]  # $ begins commands there
 
 
+def test_every_example_is_listed_and_users_find_theirs(site: Path) -> None:
+    html = (site / "examples.html").read_text(encoding="utf-8")
+    rows = re.findall(r"<tr>\s*<td>(.*?)</td>\s*<td><code>(.*?)</code></td>\s*<td>(.*?)</td>", html)
+    assert sorted(script for _, script, _ in rows) == sorted(
+        f"examples/{p.name}" for p in (ROOT / "examples").glob("*.py")
+    )
+    assert {who for who, _, _ in rows} >= {"machine learning engineers", "control engineers", "researchers"}
+    assert all(what for _, _, what in rows)
+
+
 def test_pages_cite_no_private_names() -> None:
     """A reader cannot import what begins with an underscore, unless the page itself defines it."""
     for source in DOCS.rglob("*.md"):
