@@ -87,7 +87,7 @@ def train_controller() -> nn.Sequential:
     return model
 
 
-def write_onnx(model: nn.Sequential, shape: tuple[int, ...], outputs: int, path: Path) -> None:
+def write_onnx(model: nn.Sequential, shape: tuple[int, ...], outputs: tuple[int, ...], path: Path) -> None:
     """Node by node: torch's own exporter needs an extra package, and this graph stays readable."""
     nodes, weights = [], []
     current = "input"
@@ -102,10 +102,9 @@ def write_onnx(model: nn.Sequential, shape: tuple[int, ...], outputs: int, path:
             case nn.Linear():
                 node = helper.make_node("Gemm", names, [current], transB=1)
             case nn.Conv2d():
-                pads = [*layer.padding, *layer.padding]
-                node = helper.make_node(
-                    "Conv", names, [current], kernel_shape=layer.kernel_size, strides=layer.stride, pads=pads
-                )
+                node = helper.make_node("Conv", names, [current], **_window(layer), dilations=layer.dilation)
+            case nn.ConvTranspose2d():
+                node = helper.make_node("ConvTranspose", names, [current], **_window(layer))
             case nn.ReLU():
                 node = helper.make_node("Relu", names, [current])
             case nn.Flatten():
@@ -117,12 +116,16 @@ def write_onnx(model: nn.Sequential, shape: tuple[int, ...], outputs: int, path:
         nodes,
         path.stem,
         [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", *shape])],
-        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", outputs])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", *outputs])],
         weights,
     )
     proto = helper.make_model(graph, producer_name="rarely", opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(proto, full_check=True)
     onnx.save(proto, path)
+
+
+def _window(layer: nn.Conv2d | nn.ConvTranspose2d) -> dict[str, object]:
+    return {"kernel_shape": layer.kernel_size, "strides": layer.stride, "pads": [*layer.padding, *layer.padding]}
 
 
 def log10_prob(score: Score, low: Tensor, high: Tensor, particles: int, steps: int) -> float:
@@ -307,14 +310,14 @@ def main() -> None:
     images, labels = draw_images(6000, seed=SEED + 1)
     found = classifier(torch.from_numpy(images)).argmax(dim=1).numpy()
     print(f"  test accuracy {np.mean(found == labels):.2%} on {len(labels)} fresh images")
-    write_onnx(classifier, (1, SIZE, SIZE), len(SIGNS), out / "signs.onnx")
+    write_onnx(classifier, (1, SIZE, SIZE), (len(SIGNS),), out / "signs.onnx")
 
     print("cruise controller")
     controller = train_controller()
     inputs = np.random.default_rng(SEED + 1).random((20_000, len(CONTROL_INPUTS)))
     learned = controller(torch.from_numpy(inputs).float())[:, 0].numpy()
     print(f"  test error {np.sqrt(np.mean((learned - expert_acceleration(inputs)) ** 2)):.2f} m/s² rms")
-    write_onnx(controller, (len(CONTROL_INPUTS),), 1, out / "cruise.onnx")
+    write_onnx(controller, (len(CONTROL_INPUTS),), (1,), out / "cruise.onnx")
 
     print("problems")
     torch.manual_seed(SEED)

@@ -134,9 +134,9 @@ def figures(context: Context) -> list[Path]:
     if not answers:
         return []
     counts = counted(context.out, "sat")
-    figure, (left, right) = common.panels(2, width=6.2, height=4.6, width_ratios=(3, 1))
-    _probabilities(left, answers, counts)
-    _verdicts(right, answers)
+    figure, (top, bottom) = common.panels(1, 2, height_ratios=(3, 2))
+    _probabilities(top, answers, counts)
+    _verdicts(bottom, answers)
     written = common.save(figure, context.out, "acasxu")
     summary = context.out / "summary.md"
     summary.write_text(_summary(answers, counts), encoding="utf-8")
@@ -163,7 +163,9 @@ def _probabilities(axes: Any, answers: Answers, counts: dict[str, Count]) -> Non
     none = [(x, count.bound / TENS) for x, count in plain if not count.hits]
     if none:
         axes.plot(*zip(*none, strict=True), "v", ms=4, color=common.PLAIN, mfc="none", label="none found: upper bound")
-    axes.set_xticks(range(len(bad)), [f"{network} p{number}" for network, number in bad], rotation=90, fontsize=6)
+    axes.set_xticks(
+        range(len(bad)), [f"{network} p{number}" for network, number in bad], rotation=90, fontsize=common.SMALL
+    )
     title = "a  violated pairs, 95 % intervals; no point where rarely says stalled"
     common.label(axes, "network and property", "log10 of the violation probability", title)
 
@@ -177,8 +179,8 @@ def _verdicts(axes: Any, answers: Answers) -> None:
         counts = [sum(_kind(m["auto"]) == kind for (_, p), m in answers.items() if p == number) for number in numbers]
         axes.bar([str(number) for number in numbers], counts, 0.7, bottom, color=color, label=kind)
         bottom = [b + c for b, c in zip(bottom, counts, strict=True)]
-    common.label(axes, "property", "pairs of a network and the property", "b  verdicts of rarely's default")
-    axes.legend(fontsize=8, frameon=False, loc="center right")
+    common.label(axes, "property", "networks", "b  verdicts of rarely's default")
+    axes.legend(fontsize=common.SMALL, frameon=False, loc="center right")
     axes.set_ylim(0, 1.05 * max(bottom))
 
 

@@ -70,21 +70,21 @@ def figures(context: Context) -> list[Path]:
     order = _order(sat)
     if not order:
         return []
-    figure, (left, middle, right) = common.panels(3, width=4.9, height=4.2)
+    figure, (top, left, right) = common.mosaic("aa;bc")
     for method in ("plain", "paper", "auto"):
         if sat.get(method):
-            _estimates(left, sat[method], order, method)
-            _differences(middle, sat[method], truth, method)
+            _estimates(top, sat[method], order, method)
+            _differences(left, sat[method], truth, method)
             _costs(right, sat[method], method)
-    common.label(left, "satisfiable property, rarest first", "log10 of the violation probability", "a  estimates")
-    middle.axhline(0, color=common.INK, linewidth=0.8)
+    common.label(top, "satisfiable property, rarest first", "log10 of the violation probability", "a  estimates")
+    left.axhline(0, color=common.INK, linewidth=0.8)
     common.label(
-        middle,
+        left,
         "log10 p of the reference",
         "log p - log p of the reference",
         "b  difference, ± 3 s.e., where s.e. < 0.3",
     )
-    right.set_yscale("log")
+    common.log_y(right)
     common.label(right, "log10 p", "network calls of one run", "c  cost")
     written = common.save(figure, context.out, "collision")
     summary = context.out / "summary.md"

@@ -282,18 +282,38 @@ def _plain_lines(title: str, total: int) -> Callable[[int, str], None]:
 # Figures -------------------------------------------------------------------------------------------------------------
 
 
-def panels(columns: int = 1, rows: int = 1, width: float = 4.6, height: float = 3.8, **grid: Any) -> tuple[Figure, Any]:
-    """A figure of the house style and its axes (an array when there are several)."""
+PAGE = 8.5  # inches of every figure: at 700 pixels, text of 8 points is 9 pixels high
+SMALL = 8  # points
+
+
+def panels(columns: int = 1, rows: int = 1, height: float = 3.4, **grid: Any) -> tuple[Figure, Any]:
+    """A figure of the house style, as wide as a page, and its axes (an array when there are several)."""
+    figure = _page(height * rows)
+    axes = figure.subplots(rows, columns, **grid)
+    _style(figure)
+    return figure, axes
+
+
+def mosaic(plan: str, height: float = 3.4, **grid: Any) -> tuple[Figure, list[Axes]]:
+    """The same for panels of several widths, in alphabetical order: "aa;bc" has a wide one above two others."""
+    figure = _page(height * len(plan.split(";")))
+    axes = figure.subplot_mosaic(plan, **grid)
+    _style(figure)
+    return figure, [axes[name] for name in sorted(axes)]
+
+
+def _page(height: float) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, **grid)
+    return Figure(figsize=(PAGE, height), layout="constrained")
+
+
+def _style(figure: Figure) -> None:
     for each in figure.axes:
         each.spines[["top", "right"]].set_visible(False)
         each.tick_params(colors=INK, labelsize=9)
         each.grid(color=FAINT, linewidth=0.4, alpha=0.6)
         each.set_axisbelow(True)
-    return figure, axes
 
 
 def label(axes: Axes, x: str, y: str, title: str = "", legend: bool = True) -> None:
@@ -301,7 +321,13 @@ def label(axes: Axes, x: str, y: str, title: str = "", legend: bool = True) -> N
     axes.set_ylabel(y, color=INK)
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     if legend and axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=8, frameon=False)
+        axes.legend(fontsize=SMALL, frameon=False)
+
+
+def log_y(axes: Axes) -> None:
+    """A logarithmic axis with powers of ten as 1e4: raised exponents would be too small to read."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e+0", "e").replace("e+", "e"))
 
 
 def save(figure: Figure, out: Path, name: str) -> list[Path]:

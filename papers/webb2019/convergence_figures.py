@@ -166,7 +166,7 @@ def _calls(axes: Axes, rows: Rows, title: str) -> None:
         mine = [row for row in _of(rows, method, steps) if math.isfinite(float(row["log_prob"]))]
         calls = [_calls_of(row) for row in mine]
         axes.plot([float(row["log_prob"]) for row in mine], calls, ".", color=colour, label=name)
-    axes.set_yscale("log")
+    common.log_y(axes)
     common.label(axes, "log p", "network calls of one run", title)
 
 

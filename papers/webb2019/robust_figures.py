@@ -21,12 +21,12 @@ def figures(table: Path, out: Path) -> list[Path]:
     if not rows:
         common.stop(f"{table} holds nothing to draw yet")
     images = len({row["image"] for row in rows})
-    first, axes = common.panels(2, width=5.2)
+    first, axes = common.panels(2)
     _quartiles(axes[0], rows, f"{images} images: median and quartiles, capped at {FLOOR:g}")
-    _shares(axes[1], rows, f"{images} images: no violation found, and certified by the bound")
-    columns = min(10, images)
+    _shares(axes[1], rows, f"{images} images: none found, and certified")
+    columns = min(6, images)
     lines = -(-images // columns)
-    second, grid = common.panels(columns, lines, width=1.25, height=1.15, squeeze=False, sharex=True, sharey=True)
+    second, grid = common.panels(columns, lines, height=1.3, squeeze=False, sharex=True, sharey=True)
     for axis, image in zip(grid.flat, sorted({int(row["image"]) for row in rows}), strict=False):
         _one_image(axis, [row for row in rows if int(row["image"]) == image], f"image {image}")
     for axis in grid.flat[images:]:
@@ -89,7 +89,7 @@ def _quartiles(axes: Axes, rows: Rows, title: str) -> None:
         axes.plot(epochs, middle, "-o", color=colour, markersize=3, label=f"eps = {eps:g}")
     axes.set_ylim(FLOOR - 12, 50)
     common.label(axes, "epoch of robust training", "log p", title)
-    axes.legend(fontsize=8, frameon=False, loc="upper right", ncols=3)
+    axes.legend(fontsize=common.SMALL, frameon=False, loc="upper right", ncols=3)
 
 
 def _shares(axes: Axes, rows: Rows, title: str) -> None:
@@ -104,7 +104,7 @@ def _shares(axes: Axes, rows: Rows, title: str) -> None:
     axes.set_ylim(-0.03, 1.4)
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
     common.label(axes, "epoch of robust training", "share of images", title)
-    axes.legend(fontsize=8, frameon=False, loc="upper right", ncols=2)
+    axes.legend(fontsize=common.SMALL, frameon=False, loc="upper right", ncols=2)
 
 
 def _one_image(axes: Axes, rows: Rows, title: str) -> None:
@@ -113,5 +113,5 @@ def _one_image(axes: Axes, rows: Rows, title: str) -> None:
         epochs = [int(row["epoch"]) for row in ordered]
         axes.plot(epochs, [capped(row) for row in ordered], color=colour, linewidth=1.0, label=f"eps = {eps:g}")
     axes.set_ylim(FLOOR - 8, 8)
-    axes.set_title(title, loc="left", fontsize=7, color=common.INK, pad=2)
-    axes.tick_params(labelsize=6)
+    axes.set_title(title, loc="left", fontsize=common.SMALL, color=common.INK, pad=2)
+    axes.tick_params(labelsize=common.SMALL)

@@ -210,26 +210,28 @@ def _axis(points: Points, name: str) -> list[Any]:
 
 
 def _by_property(context: Context, points: Points) -> list[Path]:
-    """Figures 1b, 1c and 4: the difference against the rareness of the property, a row for each rule."""
+    """Figures 1b, 1c and 4: the difference against the rareness of the property, a column for each rule."""
     quantiles, steps, sizes = (_axis(points, name) for name in ("quantile", "steps", "particles"))
     size = 10_000 if 10_000 in sizes else sizes[-1]
     columns: list[tuple[str, list[tuple[str, float, int]]]] = [
         (f"M = {steps[-1]}", [(f"ρ = {q}", q, steps[-1]) for q in quantiles]),
         *((f"ρ = {q}", [(f"M = {m}", q, m) for m in steps]) for q in quantiles),
     ]
-    figure, axes = common.panels(len(columns), 2, width=3.6, height=2.9, sharey=True, sharex=True)
-    for row, rule in zip(axes, RULES, strict=True):
-        for each, (title, lines) in zip(row, columns, strict=True):
+    figure, axes = common.panels(2, len(columns), height=2.5, sharey=True, sharex=True)
+    for column, rule in zip(axes.T, RULES, strict=True):
+        for each, (title, lines) in zip(column, columns, strict=True):
             each.axhline(0, color=common.INK, linewidth=0.8)
             for i, (text, q, m) in enumerate(lines):
                 _binned(each, list(points.get(Cell(rule, q, size, m), {}).values()), common.SERIES[i], 0.1 * i, text)
             each.axvline(-6.5, color=common.FAINT, linewidth=1)
             common.label(each, "log10 p of the reference", "log (mean estimate / reference)", f"{title}, N = {size}")
+            each.label_outer()
         runs = max(
             (p.replicates for cell in points if cell.particles == size for p in points[cell].values()), default=0
         )
-        row[0].annotate(f"{RULE_NAMES[rule]}; {runs} runs", (0.02, 0.03), xycoords="axes fraction", fontsize=8)
-        row[0].annotate("the paper's figures →", (-6.4, 0.92), xycoords=("data", "axes fraction"), fontsize=7)
+        note = {"fontsize": common.SMALL}
+        column[0].annotate(f"{RULE_NAMES[rule]}; {runs} runs", (0.02, 0.03), xycoords="axes fraction", **note)
+        column[0].annotate("the paper's figures →", (-6.4, 0.92), xycoords=("data", "axes fraction"), **note)
     return common.save(figure, context.out, "sensitivity")
 
 
@@ -249,7 +251,7 @@ def _by_particles(context: Context, points: Points) -> list[Path]:
     """The mean difference over the properties that every N has, against N. Series stand side by side at each N."""
     quantiles, steps, sizes = (_axis(points, name) for name in ("quantile", "steps", "particles"))
     shared = _shared(points)
-    figure, axes = common.panels(len(quantiles), width=4.0, height=3.4, sharey=True, squeeze=False)
+    figure, axes = common.panels(len(quantiles), sharey=True, squeeze=False)
     for each, q in zip(axes[0], quantiles, strict=True):
         each.axhline(0, color=common.INK, linewidth=0.8)
         for j, (rule, style) in enumerate(zip(RULES, ("o-", "s--"), strict=True)):
@@ -265,7 +267,11 @@ def _by_particles(context: Context, points: Points) -> list[Path]:
         title = f"ρ = {q}, {len(shared)} properties, ± 1 s.e."
         common.label(each, "N", "mean log (estimate / reference)", title, legend=False)
     figure.legend(
-        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
+        *axes[0][0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        fontsize=common.SMALL,
+        frameon=False,
     )
     return common.save(figure, context.out, "particles")
 

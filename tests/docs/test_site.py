@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -28,17 +25,6 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SCHEMA = json.loads((DOCS / "reference" / "estimate.schema.json").read_text(encoding="utf-8"))
 _LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr
-    return folder
 
 
 class _Page(HTMLParser):
@@ -72,6 +58,31 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     for sheet in site.rglob("*.css"):
         text = sheet.read_text(encoding="utf-8")
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", text), sheet.name
+
+
+def test_formulas_are_drawn_and_code_is_not_taken_for_them(site: Path) -> None:
+    pages = {file.relative_to(site).as_posix(): file.read_text(encoding="utf-8") for file in site.rglob("*.html")}
+    assert not [name for name, text in pages.items() if "arithmatex" in text]
+    assert pages["explanation/proved-probability.html"].count('<math xmlns="http://www.w3.org/1998/Math/MathML"') > 40
+    assert "<msqrt>" in pages["index.html"]
+    assert "<math" not in pages["reference/cli.html"] + pages["tutorials/release-gate.html"]  # $ begins commands there
+
+
+def test_every_example_is_listed_and_users_find_theirs(site: Path) -> None:
+    html = (site / "examples.html").read_text(encoding="utf-8")
+    rows = re.findall(r"<tr>\s*<td>(.*?)</td>\s*<td><code>(.*?)</code></td>\s*<td>(.*?)</td>", html)
+    assert sorted(script for _, script, _ in rows) == sorted(
+        f"examples/{p.name}" for p in (ROOT / "examples").glob("*.py")
+    )
+    assert {who for who, _, _ in rows} >= {"machine learning engineers", "control engineers", "researchers"}
+    assert all(what for _, _, what in rows)
+
+
+def test_pages_cite_no_private_names() -> None:
+    """A reader cannot import what begins with an underscore, unless the page itself defines it."""
+    for source in DOCS.rglob("*.md"):
+        text = re.sub(r"```.*?```", "", source.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert not re.findall(r"`(?:[\w.]+\.)?_[a-zA-Z]\w*(?:\(\))?`", text), source
 
 
 def test_links_and_anchors_of_the_built_pages_exist(site: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rarely import demo
+from rarely.demo.scenes import SCENE_SIGNS, draw_scenes
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -45,7 +46,7 @@ def test_assets_are_small():
 
 
 def test_no_asset_is_orphaned():
-    used = {"demo.json", "signs.npz"}
+    used = {"demo.json", "signs.npz", "detector.onnx", "segmentation.onnx"}
     for problem in PROBLEMS.values():
         used |= {path.name for path in (problem.network, problem.property) if path is not None}
     assert {path.name for path in demo.assets().iterdir()} == used
@@ -150,3 +151,32 @@ def test_physical_units_round_trip():
     middle = demo.physical(np.full(len(demo.CONTROL_INPUTS), 0.5))
     for quantity, value in zip(demo.CONTROL_INPUTS, middle, strict=True):
         assert quantity.normalise(value) == pytest.approx(0.5)
+
+
+def test_the_detector_finds_what_is_drawn_and_the_segmentation_knows_its_pixels():
+    scenes = draw_scenes(300, seed=99)
+    rows = run(demo.assets() / "detector.onnx", scenes.images)
+    assert rows.shape == (300, 64, 4 + len(SCENE_SIGNS))
+    found = 0
+    for picture, boxes, labels in zip(rows, scenes.boxes, scenes.labels, strict=True):
+        for box, label in zip(boxes, labels, strict=True):
+            best = picture[picture[:, 4 + label].argmax()]
+            across = np.clip(np.minimum(best[2:4], box[2:]) - np.maximum(best[:2], box[:2]), 0, None).prod()
+            area = (best[2:4] - best[:2]).prod() + (box[2:] - box[:2]).prod()
+            found += best[4 + label] > 0 and across > 0.5 * (area - across)
+    assert found > 0.97 * 600
+    right = run(demo.assets() / "segmentation.onnx", scenes.images).argmax(1) == scenes.classes
+    assert right.mean() > 0.98
+    inside = scenes.classes > 0
+    assert right[inside].mean() > 0.9
+
+
+def test_scenes_are_what_they_say():
+    scenes, again = draw_scenes(50, seed=4), draw_scenes(50, seed=4)
+    assert np.array_equal(scenes.images, again.images)
+    assert (scenes.labels[:, 0] != scenes.labels[:, 1]).all()
+    for boxes, labels, classes in zip(scenes.boxes, scenes.labels, scenes.classes, strict=True):
+        assert set(np.unique(classes)) == {0, *(1 + labels)}
+        for (x1, y1, x2, y2), label in zip(boxes.astype(int), labels, strict=True):
+            rows, columns = np.nonzero(classes == 1 + label)
+            assert (rows.min(), rows.max() + 1, columns.min(), columns.max() + 1) == (y1, y2, x1, x2)

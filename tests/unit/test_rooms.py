@@ -36,6 +36,7 @@ MODULES: dict[str, set[str]] = {
     "__main__": {"cli"},
     "registry": {"core"},
     "testing": {"core", "questions"},
+    "vision": {"core"},
 }
 
 DEVICES = {

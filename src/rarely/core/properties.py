@@ -31,7 +31,7 @@ class Property(Protocol):
         ...
 
 
-class _Composable:
+class Composable:
     """`&` and `|` for the final classes below."""
 
     def __and__(self, other: object) -> Both:
@@ -53,7 +53,7 @@ def _outputs(y: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, init=False)
-class Misclassification(_Composable):
+class Misclassification(Composable):
     """Another class scores at least as high as the label: s = max_{i != label} y_i - y_label.
 
     Without a label, the network's own prediction at the input model's center is taken.
@@ -62,7 +62,7 @@ class Misclassification(_Composable):
     label: Tensor | None  # () or stacked (B, 1)
 
     def __init__(self, label: int | Tensor | None = None) -> None:
-        object.__setattr__(self, "label", _label(label, "label") if label is not None else None)
+        object.__setattr__(self, "label", as_label(label, "label") if label is not None else None)
 
     def _known(self) -> Tensor:
         if self.label is None:
@@ -83,15 +83,15 @@ class Misclassification(_Composable):
 
 
 @dataclass(frozen=True, init=False)
-class Targeted(_Composable):
+class Targeted(Composable):
     """The target class scores at least as high as the label: s = y_target - y_label."""
 
     label: Tensor
     target: Tensor
 
     def __init__(self, label: int | Tensor, target: int | Tensor) -> None:
-        object.__setattr__(self, "label", _label(label, "label"))
-        object.__setattr__(self, "target", _label(target, "target"))
+        object.__setattr__(self, "label", as_label(label, "label"))
+        object.__setattr__(self, "target", as_label(target, "target"))
         if int(self.label) == int(self.target):
             raise InputError(f"target and label are both {int(self.label)}; they must differ")
 
@@ -106,7 +106,7 @@ class Targeted(_Composable):
 
 
 @dataclass(frozen=True, init=False)
-class LinearConstraint(_Composable):
+class LinearConstraint(Composable):
     """The violating outputs are those with A y <= b in every row: s = min_r (b - A y)_r.
 
     `any_of` takes several such sets and is violated in any of them.
@@ -178,7 +178,7 @@ class LinearConstraint(_Composable):
 
 
 @dataclass(frozen=True)
-class Within(_Composable):
+class Within(Composable):
     """The input lies in a box: s is the smallest distance to its sides. For properties that depend on the region."""
 
     low: Tensor
@@ -192,7 +192,7 @@ class Within(_Composable):
 
 
 @dataclass(frozen=True)
-class Both(_Composable):
+class Both(Composable):
     """Violated when both are: s = min."""
 
     left: Property
@@ -207,7 +207,7 @@ class Both(_Composable):
 
 
 @dataclass(frozen=True)
-class Either(_Composable):
+class Either(Composable):
     """Violated when either is: s = max."""
 
     left: Property
@@ -221,7 +221,7 @@ class Either(_Composable):
 
 
 @dataclass(frozen=True)
-class Scored(_Composable):
+class Scored(Composable):
     """A user's function (x (n, *event), y (n, *out)) -> scores (n,), row by row. True and False are 1 and -1."""
 
     function: Callable[[Tensor, Tensor], Any]
@@ -240,7 +240,7 @@ class Scored(_Composable):
 
 
 @dataclass(frozen=True)
-class Way(_Composable):
+class Way(Composable):
     """The part of a violation where way `index` scores highest: s = min(s_i, s_i - max_{j != i} s_j).
 
     These events are disjoint (but for ties) and their union is the violation. For Misclassification this is
@@ -318,7 +318,7 @@ def _as_property(prop: object) -> Property:
     return prop
 
 
-def _label(value: int | Tensor, name: str) -> Tensor:
+def as_label(value: int | Tensor, name: str) -> Tensor:
     label = torch.as_tensor(value).cpu()
     if label.ndim or label.is_floating_point() or label.is_complex() or int(label) < 0:
         raise InputError(f"{name} must be one whole number of at least 0, got {value}")

@@ -39,7 +39,7 @@ def _regular(corners: int, inner: float | None = None) -> Floats:
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
-def _distance(sign: str, x: Floats, y: Floats, stroke: Floats) -> Floats:
+def sign_distance(sign: str, x: Floats, y: Floats, stroke: Floats) -> Floats:
     """Signed distance to a sign of radius about 1; stroke (n, 1, 1) is the thickness of ring and cross."""
     match sign:
         case "disc":
@@ -90,7 +90,7 @@ def draw_images(
     ink = np.empty((count, size, size))
     for index, sign in enumerate(SIGNS):
         of_class = labels == index
-        distance = _distance(sign, x[of_class], y[of_class], column(stroke[of_class]))
+        distance = sign_distance(sign, x[of_class], y[of_class], column(stroke[of_class]))
         # One pixel of ramp around the outline: the area of the pixel that the sign covers, nearly.
         ink[of_class] = np.clip(0.5 - distance * column(radius[of_class]), 0.0, 1.0)
     images = column(dark) + column(contrast) * ink + rng.normal(0.0, noise, ink.shape)

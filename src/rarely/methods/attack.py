@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from rarely.core.batch import Batch
+from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, Searched, Witnesses, gather_witnesses, no_witnesses
+from rarely.core.input_model import InputModel
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
 from rarely.methods.base import Progress, Run, progress
@@ -58,7 +60,7 @@ class Attack:
         points = region.points(self.points, rng)
         x = region.inputs(points)
         parts = batch.parts(x)
-        score = _possible(batch, x, parts.amax(-1))
+        score = _possible(region, x, parts.amax(-1))
         firm = _FIRM * score.abs().nanmedian(1).values
         _keep(found, tried, x, score)
         yield progress(_NAME, batch, [0.0] * len(batch), len(batch))
@@ -68,7 +70,7 @@ class Attack:
         for step in range(self.steps):
             score, slope = batch.gradient_ways(points, way, region.normal)
             x = region.inputs(points)
-            score = _possible(batch, x, score)
+            score = _possible(region, x, score)
             _keep(found, tried, x, score)
             if bool((score.amax(1) > firm).all()):
                 return
@@ -76,7 +78,7 @@ class Attack:
             points = region.moved(points, length, slope)
             yield progress(_NAME, batch, [0.0] * len(batch), len(batch))
         x = region.inputs(points)
-        _keep(found, tried, x, _possible(batch, x, batch.score(x)))
+        _keep(found, tried, x, _possible(region, x, batch.score(x)))
 
     def _starts(self, points: Tensor, parts: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
         """For each way to fail the point that comes nearest to it, and the best of the others; the way of each."""
@@ -90,12 +92,13 @@ class Attack:
 
 
 class _Region:
-    """Where to look: the bounds of the inputs, or of the normals behind unbounded ones."""
+    """Where to look: the bounds of the inputs, or of the normals behind inputs that do not fill a box."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         support = batch.inputs.support
-        self.normal = support is None or not all(bool(torch.isfinite(side).all()) for side in support)
+        bounded = support is not None and all(bool(torch.isfinite(side).all()) for side in support)
+        self.normal = not bounded or not _has_density(batch.inputs)
         if self.normal:
             d = batch.inputs.normal_dim
             if d is None:
@@ -125,11 +128,20 @@ class _Region:
         return project(points) if project is not None and not self.normal else points
 
 
-def _possible(batch: Batch, x: Tensor, score: Tensor) -> Tensor:
+def _has_density(inputs: InputModel) -> bool:
+    """Whether an input model can tell what it draws from what only lies between its bounds, as a picture may do."""
+    try:
+        inputs.log_density(inputs.center)
+    except InputError:
+        return False
+    return True
+
+
+def _possible(region: _Region, x: Tensor, score: Tensor) -> Tensor:
     """Scores with -inf for what the input model cannot draw: linear constraints across inputs cut their box."""
-    if batch.inputs.support is None:
+    if region.normal:
         return score
-    return torch.where(batch.inputs.log_density(x) > -torch.inf, score, -torch.inf)
+    return torch.where(region.batch.inputs.log_density(x) > -torch.inf, score, -torch.inf)
 
 
 def _keep(found: list[Witnesses], tried: list[int], x: Tensor, score: Tensor) -> None:

@@ -200,3 +200,13 @@ def test_auto_agrees_with_quadrature_over_two_corruptions() -> None:
 def test_errors_say_what_to_do(build, says: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match=says):
         build()
+
+
+def test_pictures_that_are_never_violated_are_attacked_where_they_are_drawn() -> None:
+    """The range of the pixels is a box, but the corruptions reach little of it: a white picture is not among them."""
+    network = torch.nn.Flatten().eval()
+    model = Corruptions(SQUARE, brightness=Uniform(-0.1, 0.1))
+    limit = float(model.from_normal(torch.tensor([[9.0]])).sum()) + 0.5  # beyond the brightest
+    found = estimate(Problem(network, lambda x, y: y.sum(1) - limit, model), Auto(proof_seconds=0.1), seed=9)
+    assert not len(found.witnesses)
+    assert found.log_prob == -math.inf
