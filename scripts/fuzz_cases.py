@@ -178,6 +178,22 @@ def _store() -> Files:
         return {"campaign.sqlite": (place / "out" / "campaign.sqlite").read_bytes()}
 
 
+def _labelled() -> Files:
+    import numpy as np
+
+    out = io.BytesIO()
+    np.save(out, np.array([0, 1]))
+    return {"labels.npy": out.getvalue(), **_arrays("a.npz")}
+
+
+def _script() -> Files:
+    import torch
+
+    out, module = io.BytesIO(), torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+    torch.jit.save(torch.jit.trace(module.eval(), torch.zeros(2, 4)), out)
+    return {"net.ts": out.getvalue()}
+
+
 def _load(path: Path) -> None:
     from rarely import load_network
 
@@ -196,6 +212,9 @@ def _read_plan(path: Path) -> None:
 def _read_images(path: Path) -> None:
     from rarely.io.formats.images import load_images
 
+    if path.name == "labels.npy":
+        load_images(path.with_name("a.npz"), None, path)
+        return
     load_images(path if path.suffix.startswith(".np") else path.parent, None, None).check((0.0, 1.0), "the range")
 
 
@@ -222,7 +241,7 @@ def _read_witnesses(path: Path) -> None:
         unpack_witnesses(path.read_bytes())
 
 
-def _call(module: str, name: str) -> Callable[[Path], Any]:
+def _call(module: str, name: str) -> Callable[[Any], Any]:
     return lambda path: getattr(__import__(module, fromlist=[name]), name)(path)
 
 
@@ -237,6 +256,19 @@ def _packed(files: Files) -> Files:
     }
 
 
+_SOURCE = """import os, helper
+from pkg import *
+from . import other
+class Net:
+    path = os.path.join("a", "b")
+    def __call__(self, x, *rest, key=lambda: 1):
+        return open(self.path).read() if x else [y for y in rest]
+"""
+_SUMMARY = """instance,verdict,seconds,comment
+a_p.txt,sat,1.50,"two
+lines"
+'=b_p.txt,unsat,0.10,
+"""
 _COUNTEREXAMPLE = "sat\n((X_0 0.5)\n(X_1 1e-3)\n(Y_0 -2))\n"
 PARSERS: dict[str, tuple[Callable[[], list[Files]], Callable[[Path], Any]]] = {
     "onnx": (lambda: [_onnx(kind) for kind in range(6)], _load),
@@ -244,6 +276,10 @@ PARSERS: dict[str, tuple[Callable[[], list[Files]], Callable[[Path], Any]]] = {
     "onnx-gz": (lambda: [_packed(_onnx(kind)) for kind in range(4)], _load),
     "vnnlib": (_text("p.vnnlib", _VNNLIB), _call("rarely.io.formats.vnnlib", "read_vnnlib")),
     "vnnlib2": (_text("p.vnnlib", _VNNLIB2), _call("rarely.io.formats.vnnlib", "read_vnnlib")),
+    "text-gz": (
+        lambda: [_packed({"p.vnnlib": _VNNLIB.encode()}), _packed({"p.vnnlib": _VNNLIB2.encode()})],
+        _call("rarely.io.formats.vnnlib", "read_vnnlib"),
+    ),
     "rlv": (_text("p.rlv", _RLV), _call("rarely.io.formats.rlv", "read_rlv")),
     "instances": (
         lambda: [{"instances.csv": b"net.onnx,p.vnnlib,60\n", "p.vnnlib": _VNNLIB.encode(), **_onnx(0)}],
@@ -255,12 +291,22 @@ PARSERS: dict[str, tuple[Callable[[], list[Files]], Callable[[Path], Any]]] = {
         _read_plan,
     ),
     "images": (
-        lambda: [_arrays("a.npy"), _arrays("a.npz"), _arrays("a.npz", True), *map(_picture, ("PNG", "BMP", "GIF"))],
+        lambda: [_arrays("a.npy"), _arrays("a.npz"), _arrays("a.npz", True), _labelled()],
+        _read_images,
+    ),
+    "pictures": (
+        lambda: [*map(_picture, ("PNG", "BMP", "GIF", "JPEG", "WEBP", "TIFF", "PPM"))],
         _read_images,
     ),
     "weights": (lambda: [_weights(kind) for kind in ("safetensors", "pt", "legacy")], _load),
     "results": (lambda: [{"r.json": _result()}, {"r.json": b"[" + _result() + b"]"}], _read_results),
+    "summary": (_text("results.csv", _SUMMARY), _call("rarely.campaign.benchmark", "read_summary")),
     "exported": (lambda: [_exported()], _load),
+    "torchscript": (lambda: [_script()], _load),
+    "python": (
+        lambda: [{"net.py": _SOURCE.encode(), "helper.py": b"import net\n", "other.py": b"x = 1\n"}],
+        lambda path: _call("rarely.campaign.content", "content_of")(f"{path}:Net"),
+    ),
     "witnesses": (lambda: [{"w.npz": _witnesses()}], _read_witnesses),
     "store": (lambda: [_store()], _read_store),
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rarely.campaign.tables import from_csv, write_csv
-from rarely.core.errors import InputError, RarelyError
+from rarely.core.errors import FormatError, InputError, RarelyError
+from rarely.io.files import is_file, read_text
 from rarely.io.formats.vnncomp import Instance, instance_name, read_result, write_result
 from rarely.io.problems import load_pair, problems_from
 from rarely.io.replay import Counterexample, Referee
@@ -73,7 +75,9 @@ def run_instances(
             answers[name] = _decide(instance, limit, seed, trust_pickle)
             answers[name].write(folder / f"{name}.txt")
             known = (_row(one, answers[one]) for one in names if one in answers)
-            write_csv(folder / _SUMMARY, _COLUMNS, known)
+            draft = folder / f".{_SUMMARY}.part"
+            write_csv(draft, _COLUMNS, known)
+            draft.replace(folder / _SUMMARY)  # a run that is killed leaves a whole one
         yield answers[name]
 
 
@@ -91,14 +95,22 @@ def _row(name: str, answer: Answer) -> dict[str, str]:
 
 def _kept(names: Sequence[str], folder: Path) -> dict[str, Answer]:
     """What an earlier run has said, by the names of the instances."""
-    rows: dict[str, dict[str, str]] = {}
-    if (folder / _SUMMARY).is_file():
-        with (folder / _SUMMARY).open(newline="", encoding="utf-8") as lines:
-            rows = {from_csv(row["instance"]): row for row in csv.DictReader(lines)}
-    kept = {}
+    told, kept = read_summary(folder / _SUMMARY), {}
     for name in names:
         file = folder / f"{name}.txt"
         if file.exists():
-            row = rows.get(file.name, {"seconds": "0", "comment": ""})
-            kept[name] = Answer(read_result(file).verdict, float(row["seconds"]), from_csv(row["comment"]), kept=True)
+            seconds, comment = told.get(file.name, (0.0, ""))
+            kept[name] = Answer(read_result(file).verdict, seconds, comment, kept=True)
     return kept
+
+
+def read_summary(file: Path) -> dict[str, tuple[float, str]]:
+    """Seconds and comment of each instance, by the name of its result file; nothing where there is no summary."""
+    if not is_file(file):
+        return {}
+    try:
+        rows = csv.DictReader(io.StringIO(read_text(file), newline=""))
+        return {from_csv(row["instance"]): (float(row["seconds"]), from_csv(row["comment"])) for row in rows}
+    except (AttributeError, KeyError, TypeError, ValueError, csv.Error) as error:
+        reason = f"not a summary that `rarely verify --instances` wrote ({error!r:.200}); remove it, or add --force"
+        raise FormatError(file, reason) from error

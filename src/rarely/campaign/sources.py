@@ -10,20 +10,36 @@ import ast
 import importlib.machinery
 import importlib.metadata
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from rarely.campaign.tasks import digest
 from rarely.core.errors import FormatError
 
+_STANDARD = Path(sysconfig.get_path("stdlib"))
 _MOST = 2000  # sources that are followed from one name
-_IMPORTERS = {"import_module", "__import__", "exec", "eval", "run_path", "run_module", "spec_from_file_location"}
-_READERS = {
-    "open", "load", "load_file", "safe_open", "loadtxt", "genfromtxt", "fromfile", "memmap", "loadmat", "read_bytes",
-    "read_text", "read_csv", "imread", "from_pretrained", "load_url", "load_state_dict_from_url", "urlopen",
+_CODE, _DATA, _ENVIRONMENT = "code that {} finds", "files that {} reads", "environment variables that {} reads"
+_TELLTALES = {
+    **dict.fromkeys(
+        ("import_module", "__import__", "exec", "eval", "run_path", "run_module", "spec_from_file_location"), _CODE
+    ),
+    **dict.fromkeys(
+        (
+            "open", "load", "load_file", "safe_open", "loadtxt", "genfromtxt", "fromfile", "memmap", "open_memmap",
+            "loadmat", "read_bytes", "read_text", "read_csv", "read_json", "read_parquet", "read_pickle", "read_table",
+            "imread", "read_image", "ImageFolder", "from_pretrained", "load_url", "load_state_dict_from_url", "urlopen",
+            "get_data", "read_binary", "ZipFile", "InferenceSession",
+        ),
+        _DATA,
+    ),
+    **dict.fromkeys(("environ", "getenv"), _ENVIRONMENT),
 }  # fmt: skip
-_PLAIN_CALLS = {"exec", "eval"}  # as methods they mean something else: every torch module has `eval()`
+_BUILT_IN = {word: word for word in ("open", "exec", "eval", "__import__")}
+_PLAIN = {"exec", "eval"}  # as methods they mean something else: every torch module has `eval()`
+_OUTSIDE = {"subprocess", "socket", "http", "urllib", "requests", "sqlite3", "shelve", "dbm", "mmap", "ctypes", "h5py"}
 
 
 @dataclass
@@ -60,7 +76,7 @@ def sources_of(module: str) -> Sources:
 def _imports_of(name: str, file: Path, package: str, beside: Path, found: Sources) -> list[tuple[str, Path, str]]:
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []  # importing it will say so
     found.uncovered += _hidden(name, tree)
     return [
@@ -90,9 +106,11 @@ def _modules(
 ) -> Iterator[tuple[str, Path, str]]:
     """A module and the packages around it: name, file and the package that its relative imports start from."""
     parts = name.split(".")
-    if parts[0] in sys.stdlib_module_names or parts[0] in ("rarely", "__main__"):  # known by their versions
+    if parts[0] in ("rarely", "__main__"):  # known by their versions, or by the plan
         return
     spec = _find(parts[0], None, beside)
+    if parts[0] in sys.stdlib_module_names and (spec := _namesake(parts[0], beside)) is None:
+        return
     for depth in range(1, len(parts) + 1):
         whole = ".".join(parts[:depth])
         if depth > 1:
@@ -123,8 +141,18 @@ def _find(name: str, inside: Sequence[str] | None, beside: Path) -> importlib.ma
         spec: importlib.machinery.ModuleSpec | None = find(name, None) if find is not None else None
         if spec is not None:
             return spec
-    # The working directory is searched for `module:attribute`; sources like to add their own folder.
+    return _near(name, beside)
+
+
+def _near(name: str, beside: Path) -> importlib.machinery.ModuleSpec | None:
+    """The working directory is searched for `module:attribute`; sources like to add their own folder."""
     return importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd()), str(beside)])
+
+
+def _namesake(name: str, beside: Path) -> importlib.machinery.ModuleSpec | None:
+    """A module of one's own with the name of a standard one, which it hides once a source has added its folder."""
+    spec = _near(name, beside)
+    return None if spec is None or spec.origin is None else spec
 
 
 def _distribution(top: str, spec: importlib.machinery.ModuleSpec) -> tuple[str, str] | None:
@@ -134,8 +162,16 @@ def _distribution(top: str, spec: importlib.machinery.ModuleSpec) -> tuple[str, 
         known = importlib.metadata.distribution(name)
         root = Path(str(known.locate_file(""))).resolve()
         if places and all(Path(place).resolve().is_relative_to(root) for place in places):
-            return name, known.version
+            return name, _version(known)
     return None
+
+
+def _version(known: importlib.metadata.Distribution) -> str:
+    """What came from a folder or a repository may have another content each time, under the same version."""
+    if known.read_text("direct_url.json") is None:
+        return known.version
+    rows = (known.read_text("RECORD") or "").splitlines()
+    return f"{known.version} {digest(sorted(row for row in rows if '.py,sha256=' in row))}"
 
 
 @lru_cache(maxsize=1)
@@ -146,27 +182,32 @@ def _providers() -> dict[str, list[str]]:
 def installed(module: str) -> bool:
     """Whether a module of this name is of the standard library, of rarely, or of an installed distribution."""
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top in ("rarely", ""):
+    if top in ("rarely", ""):
         return True
     spec = getattr(sys.modules.get(top), "__spec__", None)
+    if top in sys.stdlib_module_names:  # and not one's own of the same name
+        return spec is None or not spec.has_location or Path(spec.origin).is_relative_to(_STANDARD)
     return spec is not None and _distribution(top, spec) is not None
 
 
 def _hidden(name: str, tree: ast.AST) -> Iterator[str]:
-    """What a source pulls in while it runs, as far as its text betrays it."""
-    calls: dict[str, list[str]] = {}
+    """What a source pulls in while it runs, as far as its text betrays it: by words used in any way, called or not."""
+    found: dict[str, list[str]] = {}
+    imported = dict(_BUILT_IN)  # words by what the source calls them
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr == "environ":
-            calls.setdefault("environment variables that {} reads", []).append(f"line {node.lineno}")
-        if not isinstance(node, ast.Call):
-            continue
-        called, is_method = node.func, isinstance(node.func, ast.Attribute)
-        word = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-        if word in _IMPORTERS and not (is_method and word in _PLAIN_CALLS):
-            calls.setdefault("code that {} finds while it runs", []).append(f"{word}, line {node.lineno}")
-        elif word in _READERS:
-            calls.setdefault("files that {} reads while it runs", []).append(f"{word}, line {node.lineno}")
-        elif word == "getenv":
-            calls.setdefault("environment variables that {} reads", []).append(f"line {node.lineno}")
-    for words, where in calls.items():
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            for top in {module.partition(".")[0] for module in modules} & _OUTSIDE:
+                found.setdefault(f"what {{}} gets through {top}", []).append(f"line {node.lineno}")
+            if isinstance(node, ast.ImportFrom):
+                imported |= {alias.asname or alias.name: alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        word = ""
+        if isinstance(node, ast.Attribute) and node.attr not in _PLAIN:
+            word = node.attr
+        elif isinstance(node, ast.Name):
+            word = imported.get(node.id, "")
+        if word in _TELLTALES:
+            found.setdefault(f"{_TELLTALES[word]} while it runs", []).append(f"{word}, line {node.lineno}")
+    for words, where in found.items():
         yield f"{words.format(name)} ({where[0]}{f' and {len(where) - 1} more' if len(where) > 1 else ''})"

@@ -48,6 +48,7 @@ OPERATIONS = Limit("running a network on the 20 inputs of its check", 10**12, "o
 SECONDS = Limit("running a network in onnxruntime for the first time", 20, "seconds")
 WEIGHTS = Limit("weights of an .rlv network, with those that are zero", 1 << 26, "weights")
 LEVELS = Limit("layers of an .rlv network, one behind the other", 10_000, "layers")
+WORDS = Limit("a VNN-LIB 1.0 file, in words and parentheses", 5_000_000, "words")
 CLAUSES = Limit("clauses of a property, multiplied out", 100_000, "clauses")
 WRITTEN = Limit("clauses of a property, written out", 1_000_000, "clauses")
 LITERALS = Limit("constraints in all clauses of a property together", 10_000_000, "constraints")
@@ -56,8 +57,8 @@ SETTINGS = Limit("combinations of a [matrix]", 10_000, "combinations")
 PROBLEMS = Limit("problems of a campaign", 10_000_000, "problems")
 
 ALL = (
-    MEMORY, UNPACKED, TEXT, PLAN, ENTRIES, NODES, OPERATIONS, SECONDS, WEIGHTS, LEVELS, CLAUSES, WRITTEN, LITERALS,
-    COEFFICIENTS, SETTINGS, PROBLEMS,
+    MEMORY, UNPACKED, TEXT, PLAN, ENTRIES, NODES, OPERATIONS, SECONDS, WEIGHTS, LEVELS, WORDS, CLAUSES, WRITTEN,
+    LITERALS, COEFFICIENTS, SETTINGS, PROBLEMS,
 )  # fmt: skip
 
 # What parsers call themselves for: more would end the process, so that nothing raises these.

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from rarely.core.errors import FormatError, NetworkError
+from rarely.core.errors import FormatError, NetworkError, RarelyError
 from rarely.io.files import check_archive, one_line
+from rarely.io.pickle_names import check_names
 
 PROBE_ROWS = 3
 FORCE_SAFE_LOAD = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -82,6 +83,7 @@ def load_exported(path: Path, *, trust_pickle: bool) -> ExportedNetwork:
     check_archive(path)
     if not trust_pickle:
         _refuse_code(path)
+    check_names(path)
     try:
         with nullcontext() if trust_pickle else _only_weights():
             program = torch.export.load(path)
@@ -94,7 +96,9 @@ def load_exported(path: Path, *, trust_pickle: bool) -> ExportedNetwork:
         raise FormatError(path, f"not a torch.export archive that can be loaded ({one_line(error)})") from error
     try:
         return ExportedNetwork(program, str(path))
-    except (RuntimeError, ValueError, AssertionError, TypeError, IndexError) as error:
+    except RarelyError:
+        raise
+    except Exception as error:  # a damaged program lacks whatever torch looks for
         raise NetworkError(f"{path}: the exported program cannot be run ({one_line(error)})") from error
 
 

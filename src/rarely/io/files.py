@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rarely.core.errors import FormatError, RarelyError
 from rarely.core.limits import MEMORY, TEXT, UNPACKED, Limit
@@ -135,10 +135,10 @@ def is_zip(path: str | Path) -> bool:
             return False
 
 
-def check_archive(path: str | Path) -> None:
-    """Refuse a zip file, such as torch writes, whose parts would unpack to more than memory may hold."""
+def check_archive(path: str | Path, inner: IO[bytes] | None = None) -> None:
+    """Refuse a zip file, or one inside of it, such as torch writes, that would unpack to more than memory may hold."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(inner or path) as archive:
             size = sum(part.file_size for part in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as error:
         raise FormatError(path, f"not a zip archive that can be read ({one_line(error)})") from None

@@ -21,6 +21,7 @@ from rarely.io.imports import import_object
 from rarely.io.onnx.importer import import_onnx
 from rarely.io.onnx.model import is_onnx, split_output
 from rarely.io.onnx.runtime import OnnxRuntimeNetwork, onnxruntime_installed
+from rarely.io.pickle_names import check_names
 from rarely.io.pickles import only_tensors, unpickled
 
 BatchFunction = Callable[[torch.Tensor], torch.Tensor]
@@ -217,12 +218,13 @@ def _load_torchscript(path: Path) -> nn.Module:
             # TorchScript is deprecated in torch; files of it are read here as long as torch can.
             warnings.simplefilter("ignore", DeprecationWarning)
             module: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    except (RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # torch raises RuntimeError, IndexError and more for damaged archives
         raise FormatError(path, f"not a TorchScript file that can be loaded ({one_line(error)})") from error
     return _frozen(module)
 
 
 def _load_checkpoint(path: Path, architecture: str | Callable[[], nn.Module] | None, trust_pickle: bool) -> nn.Module:
+    check_names(path)
     content = unpickled(path, architecture) if trust_pickle else only_tensors(path)
     if isinstance(content, nn.Module):
         return _frozen(content)

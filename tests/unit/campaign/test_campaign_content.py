@@ -16,6 +16,7 @@ from campaign_helpers import Inline, content
 from onnx import TensorProto, helper, numpy_helper
 
 from rarely.campaign import content as hashing
+from rarely.campaign import sources
 from rarely.campaign.campaign import Campaign
 from rarely.campaign.content import content_of
 from rarely.campaign.store import Store
@@ -249,11 +250,58 @@ def test_a_worker_that_lives_long_imports_what_changed_again(tmp_path: Path) -> 
         ("import no_such_module_here\n", "the module no_such_module_here, which net.py imports and which was not"),
         ("import os\nA = os.environ.get('A')\n", "environment variables that net.py reads"),
         ("exec('a = 1')\n", "code that net.py finds while it runs"),
+        ("from importlib import import_module as get\nm = get('json')\n", "code that net.py finds while it runs"),
+        ("from os import environ\nA = environ\n", "environment variables that net.py reads"),
+        ("from numpy import load as get\nA = list(map(get, []))\n", "files that net.py reads while it runs (load, "),
+        ("import h5py\n", "what net.py gets through h5py (line 1)"),
+        ("import urllib.request as web\n", "what net.py gets through urllib (line 1)"),
     ],
 )
 def test_what_cannot_be_hashed_is_named(tmp_path: Path, source: str, said: str) -> None:
     _write(tmp_path, net=source)
     assert any(said in one for one in content_of(f"{tmp_path}/net.py:net").uncovered)
+
+
+@pytest.mark.parametrize("source", ["from numpy import load\n", "load = open_ = 1\nA = load + open_\n", "net.eval()\n"])
+def test_words_that_betray_nothing(tmp_path: Path, source: str) -> None:
+    _write(tmp_path, net=source)
+    assert content_of(f"{tmp_path}/net.py:net").uncovered == ()
+
+
+def test_a_module_with_the_name_of_a_standard_one(tmp_path: Path) -> None:
+    """A source that puts its folder in front hides `tabnanny` of the standard library by its own."""
+    front = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent))\n"
+    _write(tmp_path, net=front + HELPED.format("tabnanny"), tabnanny=SCALE.format("1.0"))
+    file = plan_for({"path": "net.py:Net"}, tmp_path)
+    told = resumed(file, lambda: _write(tmp_path, tabnanny=SCALE.format("30.0")))
+    assert "network net.py:Net changed: tabnanny" in told
+
+
+def test_a_package_installed_again_under_the_same_version(tmp_path: Path) -> None:
+    """From a folder or a repository: the version stays, and pip writes down what it installed."""
+    about = tmp_path / "made_here-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: made-here\nVersion: 1.0\n")
+    (about / "top_level.txt").write_text("made_here\n")
+    _write(tmp_path, net="import made_here\n", made_here=SCALE.format("1.0"))
+    sources._providers.cache_clear()
+
+    def hashed(record: str, where: str | None) -> str:
+        (about / "direct_url.json").unlink(missing_ok=True)
+        if where is not None:
+            (about / "direct_url.json").write_text(where)
+        (about / "RECORD").write_text(f"made_here.py,sha256={record},9\n__pycache__/made_here.pyc,,\n")
+        found = content_of(f"{tmp_path}/net.py:net")
+        assert found.uncovered == ()
+        assert "made-here" in dict(found.file.parts)
+        return found.file.digest
+
+    try:
+        assert hashed("a", "{}") != hashed("b", "{}")
+        assert hashed("a", "{}") == hashed("a", '{"url": "file:///elsewhere"}')
+        assert hashed("a", None) == hashed("b", None), "a version of an index is the same everywhere"
+    finally:
+        sources._providers.cache_clear()
 
 
 def test_what_is_not_seen_is_in_the_store(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from rarely.io.formats.images import load_images
 from rarely.io.formats.rlv import parse_rlv
 from rarely.io.formats.vnnlib import parse_vnnlib
 from rarely.io.networks import load_network
+from rarely.io.onnx.runtime import gaps
 from rarely.questions.result import Estimate
 
 onnx = pytest.importorskip("onnx")
@@ -102,6 +103,90 @@ def test_a_graph_is_asked_before_it_takes(kind: str, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"is too large: .* are allowed; .* RARELY_LIMITS") as caught:
         load_network(path)
     assert str(path) in str(caught.value)
+
+
+def nested(path: Path, levels: int, **extra: Any) -> Path:
+    """Functions of which each calls the one before ten times; calls fill in the attribute `value`, if there is one."""
+    helper, imports = onnx.helper, [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("f", 1)]
+    functions = []
+    for level in range(levels):
+        names = ["a", *(f"t{i}" for i in range(9)), "b"]
+        pairs = list(pairwise(names))
+        inside = [node(f"F{level - 1}", [a], [b], domain="f") if level else node("Relu", [a], [b]) for a, b in pairs]
+        if extra:
+            for i in range(9):
+                inside.append(node("Constant", [], [f"k{i}"]))
+                reference = onnx.AttributeProto(name="value", ref_attr_name="value", type=onnx.AttributeProto.TENSOR)
+                inside[-1].attribute.append(reference)
+        functions.append(helper.make_function("f", f"F{level}", ["a"], ["b"], inside, imports, list(extra)))
+    graph = helper.make_graph(
+        [node(f"F{levels - 1}", ["x"], ["y"], domain="f", **extra)],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (1, 4))],
+        [helper.make_empty_tensor_value_info("y")],
+    )
+    made = helper.make_model(graph, opset_imports=imports, functions=functions)
+    made.ir_version = 8
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+def test_functions_of_functions_are_counted_before_they_are_put_in_place(tmp_path: Path) -> None:
+    """Three kilobytes that ask for a billion nodes."""
+    with pytest.raises(FormatError, match=r"local functions put in place, is too large: 1,111,111,111 nodes"):
+        load_network(nested(tmp_path / "net.onnx", 9))
+    tensor = onnx.numpy_helper.from_array(np.zeros(300_000_000 // 9 // 4, np.float32))
+    with pytest.raises(FormatError, match=r"local functions put in place, is too large: .* bytes"):
+        load_network(nested(tmp_path / "net.onnx", 2, value=tensor))
+    assert load_network(nested(tmp_path / "net.onnx", 3))(torch.ones(2, 4)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_name_that_torch_would_search_for_hours(archive: bool, tmp_path: Path) -> None:
+    """torch looks through what it has to say against a name in the square of the name's length."""
+    pickled = b"\x80\x02c" + b"a" * 1_000_000 + b"\nb\n."
+    path = tmp_path / "w.pt"
+    path.write_bytes(pickled)
+    if archive:
+        with zipfile.ZipFile(path, "w") as out:
+            out.writestr("w/data.pkl", pickled)
+            out.writestr("w/version", "3")
+    with pytest.raises(FormatError, match=r"its pickle has a name of 1,000,00. characters"):
+        load_network(path, architecture=lambda: torch.nn.Linear(4, 3))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_damaged_torchscript_is_a_sentence(tmp_path: Path) -> None:
+    """What its pickle calls a weight, its code does not know: an IndexError of torch."""
+    path = tmp_path / "net.ts"
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(4, 3).eval(), torch.zeros(2, 4)), path)
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(tmp_path / "damaged.ts", "w") as out:
+        for name in whole.namelist():
+            out.writestr(name, whole.read(name).replace(b"weight", b"weighs" if "data.pkl" in name else b"weight"))
+    with pytest.raises(FormatError, match="not a TorchScript file that can be loaded"):
+        load_network(tmp_path / "damaged.ts")
+
+
+def test_a_sum_of_many_words(tmp_path: Path) -> None:
+    text = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(assert (<= (+ " + "Y_0 " * 5_000_000 + ") 0))"
+    with pytest.raises(FormatError, match=r"the property is too large: 5,000,\d\d\d words, where 5,000,000 are"):
+        parse_vnnlib(text)
+
+
+def test_many_outputs_are_compared_some_at_a_time() -> None:
+    rng = np.random.default_rng(0)
+    expected = rng.normal(size=(4, 3_000_000)).astype(np.float32)
+    actual = expected.copy()
+    actual[1, 2_999_999] += 1
+    actual[2, 5] = np.nan
+    tracemalloc.start()
+    found = gaps(actual, expected)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found[0] == found[3] == 0
+    assert found[1] == pytest.approx(1 / (np.abs(expected[1]).max() + 1e-2), rel=1e-5)
+    assert np.isinf(found[2])
+    assert peak < 2e8, "a longdouble for each of twelve million numbers, twice, would be more"
 
 
 def test_what_nobody_reads_is_not_run(tmp_path: Path) -> None:
@@ -255,6 +340,18 @@ def test_a_large_picture_is_refused_by_its_header(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     image.new("1", (13_000, 13_000)).save(tmp_path / "a.png")
     with pytest.raises(FormatError, match="the picture, unpacked, is too large"):
+        load_images(tmp_path, None, None).check()
+
+
+def test_the_variable_raises_the_limit_of_pictures_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow's own limit is half of this, and would not ask the variable."""
+    image = pytest.importorskip("PIL.Image")
+    image.new("1", (40, 100)).save(tmp_path / "a.png")
+    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 1000)
+    load_images(tmp_path, None, None).check()
+    assert image.MAX_IMAGE_PIXELS == 1000
+    monkeypatch.setenv(limits.VARIABLE, "5e-5")
+    with pytest.raises(FormatError, match=f"the picture, unpacked, is too large: .* {limits.VARIABLE}"):
         load_images(tmp_path, None, None).check()
 
 

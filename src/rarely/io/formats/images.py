@@ -6,9 +6,9 @@ A data set stays on the disk: rows are read, and become float32, when somebody a
 from __future__ import annotations
 
 import math
-import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -225,8 +225,7 @@ class _Pictures:
         from PIL import Image
 
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is ours
+            with _no_other_limit():
                 picture = Image.open(file)  # the header alone
             with picture:
                 refuse(file, MEMORY.excess(picture.width * picture.height * _PIXEL, "the picture, unpacked,"))
@@ -239,6 +238,18 @@ class _Pictures:
         channels_last = self.shape is not None and len(self.shape) == 3 and self.shape[0] not in (1, 3)
         stacked = pixels[..., None] if gray else pixels
         return stacked if channels_last else np.moveaxis(stacked, -1, 0)
+
+
+@contextmanager
+def _no_other_limit() -> Iterator[None]:
+    """Pillow has a limit of its own, which our variable could not raise."""
+    from PIL import Image
+
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 def _from_folder(folder: Path, shape: tuple[int, ...] | None) -> Images:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from rarely.core.errors import FormatError
-from rarely.core.limits import DEPTH
-from rarely.io.files import read_text
+from rarely.core.limits import DEPTH, WORDS
+from rarely.io.files import read_text, refuse
 from rarely.io.formats import _formula
 from rarely.io.formats._formula import Atom, Dnf, Linear, Rejected
 from rarely.io.formats.specification import Input, Polytope, PropertyCase, Specification, build_specification
@@ -55,6 +55,7 @@ def parse_vnnlib(text: str, source: str = "<text>") -> Specification:
         from rarely.io.formats.vnnlib2 import parse_vnnlib2
 
         return parse_vnnlib2(text, source)
+    refuse(source, WORDS.excess(len(tokens), "the property"))  # what is read of a word takes some 350 bytes
     try:
         with _without_collector():
             return _Parser().parse(tokens, source)

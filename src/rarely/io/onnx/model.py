@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rarely.core.errors import FormatError, NetworkError, RarelyError, UnsupportedOperator
 from rarely.core.limits import ENTRIES, MEMORY, NODES
 from rarely.io.files import exists, one_line, read_bytes, refuse, unpacked
+from rarely.io.onnx.functions import refuse_growth
 
 _WITH_OUTPUT = re.compile(r"(.+\.onnx(?:\.gz)?):(.+)", re.IGNORECASE | re.DOTALL)
 
@@ -103,6 +104,7 @@ def read_onnx(source: str | Path | bytes, output: str | None = None) -> OnnxFile
             _check_external_data(model, folder, name)
             onnx.external_data_helper.load_external_data_for_model(model, str(folder))
         if model.functions:
+            refuse_growth(model, name)
             model = onnx.inliner.inline_local_functions(model)
     except RarelyError:
         raise
