@@ -7,6 +7,8 @@ gradients flow through all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +18,7 @@ from rarely.inputs import Normal, Tabular, Uniform
 
 STEP, STEPS = 0.25, 40  # seconds, and how many
 SET_SPEED = 30.0  # m/s
-LAWS = {
+LAWS: dict[str, Normal | Uniform] = {
     "gap": Normal(45, 4),  # m
     "speed": Normal(25, 1.0),  # m/s, of both cars
     "braking of the car ahead": Normal(3.0, 0.7),  # m/s²
@@ -29,7 +31,10 @@ LAWS = {
 class ClosedLoop(nn.Module):
     """Drives (n, 6) -> the smallest gap (n, 1) of each, in metres."""
 
-    def __init__(self, controller: nn.Module) -> None:
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, controller: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.controller = controller
         self.register_buffer("low", torch.tensor([quantity.low for quantity in CONTROL_INPUTS]))

@@ -202,11 +202,9 @@ def _hidden(name: str, tree: ast.AST) -> Iterator[str]:
             if isinstance(node, ast.ImportFrom):
                 imported |= {alias.asname or alias.name: alias.name for alias in node.names}
     for node in ast.walk(tree):
-        word = ""
-        if isinstance(node, ast.Attribute) and node.attr not in _PLAIN:
-            word = node.attr
-        elif isinstance(node, ast.Name):
-            word = imported.get(node.id, "")
+        if not isinstance(node, ast.Attribute | ast.Name):
+            continue
+        word = imported.get(node.id, "") if isinstance(node, ast.Name) else "" if node.attr in _PLAIN else node.attr
         if word in _TELLTALES:
             found.setdefault(f"{_TELLTALES[word]} while it runs", []).append(f"{word}, line {node.lineno}")
     for words, where in found.items():

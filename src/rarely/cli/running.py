@@ -100,8 +100,9 @@ def _note(outcomes: Outcomes, running: Running, event: Progress, console: Consol
             outcomes.standing.pop(row, None)
             if len(running.results) <= _TOLD:
                 lines.append(str(estimate))
-    for line in lines if console is not None else ():
-        console.print(line, markup=False, soft_wrap=True)
+    if console is not None:
+        for line in lines:
+            console.print(line, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -195,9 +195,9 @@ def _highest_other(odds: Tensor) -> Tensor:
     """The highest of all other rows (..., rows), -inf where there is no other."""
     if odds.shape[-1] == 1:
         return torch.full_like(odds, -torch.inf)
-    best, second = odds.topk(2, -1).values.split(1, -1)
+    top = odds.topk(2, -1).values
     index = odds.argmax(-1, keepdim=True)
-    return best.expand_as(odds).scatter(-1, index, second)
+    return top[..., :1].expand_as(odds).scatter(-1, index, top[..., 1:])
 
 
 def _odds_of_both(first: Tensor, second: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def draw_scenes(count: int, seed: int = 0, *, noise: float = 0.05) -> Scenes:
         images = images + light * cover
         inside = cover > 0.5
         classes[inside] = np.broadcast_to(1 + labels[:, k, None, None], inside.shape)[inside]
-        for side, (first, last) in enumerate((_ends(inside.any(1)), _ends(inside.any(2)))):
+        for side, (first, last) in enumerate((_ends(inside, 1), _ends(inside, 2))):
             boxes[:, k, side], boxes[:, k, 2 + side] = first, last + 1
     images = images + rng.normal(0.0, noise, images.shape)
     images = np.round(np.clip(images, 0.0, 1.0) * 255) / 255
@@ -73,6 +73,7 @@ def _cover(labels: NDArray[np.int64], radius: Floats, center: Floats, tilt: Floa
     return np.asarray(np.clip(0.5 - distance * scale, 0.0, 1.0))
 
 
-def _ends(there: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and last True of every row (count, 32)."""
+def _ends(inside: NDArray[np.bool_], axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First and last place (count,) along the other axis of masks (count, 32, 32) where there is any True."""
+    there = np.logical_or.reduce(inside, axis)
     return there.argmax(1), SCENE_SIZE - 1 - there[:, ::-1].argmax(1)
