@@ -155,7 +155,8 @@ class DirectedSplitting:
                 line.forget()  # better guesses follow
             last = climbed.tempered.last.rows(torch.arange(rows.start, rows.stop, device=line.alpha.device))
             entered = torch.isfinite(last.t)
-            line.points = (last.z + last.t.unsqueeze(-1) * line.alpha)[entered]
+            if bool(entered.any()):  # a direction that leads nowhere has no better points than those it was given
+                line.points = (last.z + last.t.unsqueeze(-1) * line.alpha)[entered]
             own = climbed.slope[rows]
             own = own + (line.slope - own @ line.alpha).unsqueeze(1) * line.alpha
             needles[line].see(list(own))
