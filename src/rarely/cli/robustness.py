@@ -146,6 +146,10 @@ def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
         low, middle, high = summary.log_prob_quartiles
         cells = ("", "", "")  # of no image that is finished
         if summary.share_below_floor is not None:
-            cells = f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{summary.share_below_floor:.0%}"
+            cells = _cut(middle), f"{_cut(low)} to {_cut(high)}", f"{summary.share_below_floor:.0%}"
         table.add_row(f"{summary.eps:g}", str(summary.images), *cells, str(summary.misclassified))
     console.print(table)
+
+
+def _cut(log_prob: float) -> str:
+    return "none found" if log_prob == -math.inf else f"{log_prob:.2f}"

@@ -50,6 +50,8 @@ _SENTENCES = {
     Outcome.OUT_OF_BUDGET: "The budget ran out before there was a number; only an upper bound is known.",
 }
 
+_NUDGE = 1e-9  # of a log: 0.9985 is in the middle of two texts, and becomes the same one from six digits and from all
+
 _RARE = ("No violation was found;", "The violations that were found and replayed are rarer than that:")
 _IN_REALS = "In real arithmetic no input in the region violates the property; this is a proof, but for rounding."
 
@@ -103,8 +105,9 @@ class Estimate(Costed):
 
     @property
     def word(self) -> str:
-        """The outcome, and that it is about real arithmetic where it is."""
-        return f"{self.outcome.value}{' in real arithmetic' * self.in_reals}"
+        """The outcome as a table names it, with what its reader must not miss."""
+        doubt = "" if self.outcome.trusted else ", do not trust"
+        return f"{self.outcome.value}{doubt}{' in real arithmetic' * self.in_reals}"
 
     @property
     def sentence(self) -> str:
@@ -279,13 +282,14 @@ def scientific(log_prob: float) -> str:
     """A probability given by its natural log, as 1.23e-45, without underflow."""
     if log_prob == -math.inf:
         return "0"
+    log_prob += _NUDGE
     tens = log_prob / math.log(10)
     exponent = math.floor(tens)
     mantissa = round(10 ** (tens - exponent), 2)
     if mantissa >= 10:
         mantissa, exponent = 1.0, exponent + 1
     if exponent >= -2:
-        return f"{math.exp(log_prob):.3g}"
+        return f"{min(1.0, math.exp(log_prob)):.3g}"
     return f"{mantissa:.2f}e{exponent:03d}"
 
 
@@ -293,10 +297,12 @@ def in_words(estimate: Estimate) -> str:
     """A probability as a person would say it."""
     if estimate.outcome is Outcome.PROVED_SAFE:
         return "never: this is proved"
+    if not estimate.outcome.trusted:
+        return "not known: do not trust a number here"
     if estimate.log_prob == -math.inf:
         return "never seen"
     if estimate.prob > 0.5:
-        return f"{estimate.prob:.0%} of the time"
+        return _often(estimate.prob)
     names = ("", " thousand", " million", " billion", " trillion", " quadrillion", " quintillion", " sextillion")
     tens = -estimate.log_prob / math.log(10)
     if tens >= 3 * len(names):
@@ -304,6 +310,14 @@ def in_words(estimate: Estimate) -> str:
     once = float(f"{10**tens:.2g}")
     power = min(int(math.log10(once) // 3), len(names) - 1)
     return f"1 in {once / 1000**power:g}{names[power]}"
+
+
+def _often(prob: float) -> str:
+    """A share near one keeps the digits that make it less than one."""
+    if prob <= 0.99 or prob == 1:
+        return f"{prob:.0%} of the time"
+    share = 100 * float(scientific(math.log(prob)))
+    return f"{share:.3g}% of the time" if share < 100 else "over 99.9% of the time"
 
 
 def plain(value: Any) -> Any:

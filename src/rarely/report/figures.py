@@ -120,31 +120,57 @@ def plot_levels(estimates: Sequence[Estimate], size: tuple[float, float] = (7.2,
     return figure
 
 
-def plot_curves(curves: Sequence[Curve], floor: float | None = None, size: tuple[float, float] = (6.4, 4.2)) -> Figure:
-    """Median and quartiles of log10 p over the radius, a curve for each group; points too where there is one group."""
-    columns = [column for curve in curves for column in curve.log_probs]
-    floor = floor if floor is not None else _lowest(columns)
+def plot_curves(curves: Sequence[Curve], size: tuple[float, float] = (6.4, 4.2)) -> Figure:
+    """Median and quartiles of log10 p over the radius, a curve for each group; points too where there is one group.
+
+    "No violation found" is no number: it has a strip of its own below the scale, and no line leads there.
+    """
+    columns = [np.asarray(column, dtype=float) for curve in curves for column in curve.log_probs]
+    edge, strip = _strip(columns)
     figure = _figure(*size)
     axes = figure.subplots()
-    if len(curves) == 1 and sum(np.size(column) for column in columns) <= MAX_POINTS:
-        for radius, column in zip(curves[0].radii, curves[0].log_probs, strict=True):
-            points = np.maximum(np.asarray(column, dtype=float), floor) / LN10
+    if len(curves) == 1 and sum(map(len, columns)) <= MAX_POINTS:
+        for radius, column in zip(curves[0].radii, columns, strict=True):
+            points = np.where(np.isneginf(column), strip, column / LN10)
             axes.plot(np.full(len(points), radius), points, ls="", marker=".", color=FAINT, markersize=5, zorder=1)
     for i, curve in enumerate(curves):
-        color, marker = SERIES[i % len(SERIES)], _MARKERS[i % len(_MARKERS)]
-        low, middle, high = np.maximum(curve.quartiles(), floor).T / LN10
-        band = {"alpha": 0.2, "label": "quartiles"} if len(curves) == 1 else {"alpha": 0.1}
-        axes.fill_between(curve.radii, low, high, color=color, linewidth=0, **band)
-        name = _literal(curve.name) if len(curves) > 1 else "median"
-        axes.plot(curve.radii, middle, color=color, marker=marker, markersize=5, label=name)
-    if any(np.isneginf(np.asarray(column, dtype=float)).any() for column in columns):
-        axes.axhline(floor / LN10, color=WARNING, linewidth=1, linestyle="--", label="no violation found")
+        _draw_curve(axes, curve, strip, len(curves) == 1, SERIES[i % len(SERIES)], _MARKERS[i % len(_MARKERS)])
     axes.set_xlabel("radius ε")
     axes.set_ylabel("log10 of the probability of a mistake")
     axes.legend(frameon=False)
     _whole_numbers(axes.yaxis)
+    if any(np.isneginf(column).any() for column in columns):
+        _mark_strip(axes, edge, strip)
     _clean(axes)
     return figure
+
+
+def _draw_curve(axes: Axes, curve: Curve, strip: float, alone: bool, color: str, marker: str) -> None:
+    radii, cuts = np.asarray(curve.radii, dtype=float), curve.quartiles() / LN10
+    cuts[np.isneginf(cuts)] = math.nan  # lines and bands end there
+    low, middle, high = cuts.T
+    band = {"alpha": 0.2, "label": "quartiles"} if alone else {"alpha": 0.1}
+    axes.fill_between(radii, low, high, color=color, linewidth=0, **band)
+    name = "median" if alone else _literal(curve.name)
+    axes.plot(radii, middle, color=color, marker=marker, markersize=5, label=name)
+    nothing = np.isneginf(curve.quartiles()[:, 1])
+    axes.plot(radii[nothing], np.full(nothing.sum(), strip), ls="", marker=marker, mfc="none", mec=color, markersize=5)
+
+
+def _strip(columns: Sequence[NDArray[Any]]) -> tuple[float, float]:
+    """Where the scale of log10 p ends, and where "no violation found" stands below it."""
+    finite = np.concatenate([column[np.isfinite(column)] for column in columns] or [np.zeros(0)]) / LN10
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    room = max(1.0, high - low)
+    return low - 0.06 * room, low - 0.14 * room
+
+
+def _mark_strip(axes: Axes, edge: float, strip: float) -> None:
+    top = max(axes.get_ylim()[1], edge + 1.0)  # higher than the edge where nothing but the strip is drawn
+    axes.set_ylim(2 * strip - edge, top)
+    ticks = [float(tick) for tick in axes.get_yticks() if edge < tick <= min(top, 0.0)]
+    axes.set_yticks([strip, *ticks], ["none found", *(f"{tick:g}" for tick in ticks)])
+    axes.axhline(edge, color=WARNING, linewidth=1, linestyle="--")
 
 
 def plot_distribution(trusted: ArrayLike, doubtful: ArrayLike = (), size: tuple[float, float] = (6.4, 3.6)) -> Figure:
@@ -214,12 +240,6 @@ def _literal(text: str, longest: int = _LONGEST) -> str:
 
 def _picture(image: NDArray[Any]) -> NDArray[Any]:
     return image[0] if image.shape[0] == 1 else np.moveaxis(image, 0, -1).clip(0, 1)
-
-
-def _lowest(log_probs: Sequence[ArrayLike]) -> float:
-    every = np.concatenate([np.asarray(column, dtype=float).ravel() for column in log_probs])
-    finite = every[np.isfinite(every)]
-    return float(finite.min()) - 1.0 if len(finite) else -1.0
 
 
 def _figure(width: float, height: float) -> Figure:
