@@ -11,7 +11,6 @@ import typer
 
 from rarely.cli import options as opt
 from rarely.cli.output import check_writable, deliver, end_interrupted, plain_table, screen, show_error, write_file
-from rarely.cli.running import progress_display
 
 if TYPE_CHECKING:
     from rarely.campaign.benchmark import Answer
@@ -80,7 +79,7 @@ def _run_benchmark(csv_file: Path, folder: Path, timeout: float | None, *, quiet
     names = [*map(instance_name, instances), ""]
     answers: list[Answer] = []
     interrupted = False
-    with progress_display(quiet, len(instances)) as display:
+    with progress_display(screen(stderr=True), len(instances), quiet=quiet) as display:
         task = display.add_task("verifying", total=len(instances), what=names[0])
         try:
             for answer in run_instances(instances, folder, timeout, **how):

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import floating, whole
 from rarely.core.batch import Batch, Forward
 from rarely.core.errors import InputError
 from rarely.core.input_model import stack_inputs
@@ -45,8 +46,10 @@ class Execution:
     def __post_init__(self) -> None:
         for name in ("rows", "threads"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and whole(value, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {value}")
+        object.__setattr__(self, "device", "auto" if self.device is None else str(self.device))
+        object.__setattr__(self, "dtype", None if self.dtype is None else floating(self.dtype))
 
     @contextmanager
     def running(self) -> Iterator[None]:

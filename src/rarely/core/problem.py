@@ -38,6 +38,8 @@ class Problem:
     outputs: int = field(repr=False)  # numbers that the network gives for one input
 
     def __init__(self, network: Any, property: Any, inputs: Any, name: str = "") -> None:
+        if isinstance(inputs, Property) and not isinstance(property, Property):
+            raise InputError("property and inputs are swapped: it is Problem(network, property, inputs)")
         model = adapt_inputs(inputs)
         probe = model.sample(_PROBE, Rng(0))
         _check_support(model, probe)
@@ -47,7 +49,7 @@ class Problem:
         if isinstance(prop, Misclassification) and prop.label is None:
             answer = _call(adapted, model.center.unsqueeze(0).to(adapted.dtype)).flatten(1)
             prop = Misclassification(int(answer.argmax(1)))
-        fields = {"network": network, "property": prop, "inputs": model, "name": name, "adapted": adapted}
+        fields = {"network": network, "property": prop, "inputs": model, "name": str(name), "adapted": adapted}
         for name_, value in {**fields, "outputs": math.prod(y.shape[1:])}.items():
             object.__setattr__(self, name_, value)
         for name_, label in _labels(prop):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, inside, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.inputs.common import one_each, uniform_between
 from rarely.stats.normal import Span
 
@@ -50,7 +50,7 @@ class Box:
     def center(self) -> Tensor:
         return 0.5 * (self.low + self.high)
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return uniform_between(self.low, self.high, (*leading(shape), *self.event_shape), rng)
 
     def log_density(self, x: Tensor) -> Tensor:

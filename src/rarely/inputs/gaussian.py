@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError
-from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, tensor
+from rarely.core.input_model import ArrayLike, Shape, array, assign, event_dims, inside, tensor
 from rarely.inputs.common import as_matrix, one_each, sample_normals, scale_like
 from rarely.stats.normal import truncated_quantile
 
@@ -82,8 +82,8 @@ class TruncatedGaussian:
     def __init__(self, mean: ArrayLike, std: ArrayLike, low: ArrayLike, high: ArrayLike) -> None:
         center = tensor(mean, "mean")
         try:
-            bounds = (torch.as_tensor(v, dtype=center.dtype).expand(center.shape) for v in (low, high))
-            lower, upper = (bound.contiguous() for bound in bounds)
+            bounds = (array(v, name).to(center.dtype) for v, name in ((low, "low"), (high, "high")))
+            lower, upper = (bound.expand(center.shape).contiguous() for bound in bounds)
         except RuntimeError as error:
             raise InputError(f"low and high must have the shape of the mean, {tuple(center.shape)}: {error}") from error
         if bool(torch.isnan(lower).any() | torch.isnan(upper).any()):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rarely.core.errors import InputError, NetworkError
 from rarely.core.input_model import Shape, assign, leading
 from rarely.core.network import Network, adapt_network
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.inputs.common import no_density
 
 _PROBE = 2  # latents that show which shape the decoder gives
@@ -64,7 +64,7 @@ class Generator:
     def center(self) -> Tensor:
         return self.from_normal(torch.zeros(self.normal_dim, dtype=self.decoder.dtype))
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.decoder.dtype))
 
     def from_normal(self, z: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import real
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.inputs.box import Box
 from rarely.inputs.common import uniform_between
 from rarely.stats.normal import Span, log_radial_fraction
@@ -44,9 +45,7 @@ class LpBall:
         norm: float | str = math.inf,
         clip: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> None:
-        middle, order = tensor(center, "center"), float(norm)
-        if order not in (1.0, 2.0, math.inf):
-            raise InputError(f"norm must be 1, 2 or inf, got {norm}")
+        middle, order, radius = tensor(center, "center"), _order(norm), real(radius, "radius")
         if not (math.isfinite(radius) and radius >= 0):
             raise InputError(f"radius must be a finite number of at least 0, got {radius}")
         box = Box(middle - radius, middle + radius)
@@ -75,7 +74,7 @@ class LpBall:
         d = int(torch.Size(self.event_shape).numel())
         return None if self.cut else d + 1 if self.norm == 1 else d
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         lead = leading(shape)
         if self.cut:
             return self._rejection(lead, rng)
@@ -143,6 +142,17 @@ class LpBall:
             flat[todo[keep]] = proposal[keep]
             todo = todo[~keep]
         raise InputError("the cut ball is too thin to sample: almost all of it lies outside clip")
+
+
+def _order(norm: object) -> float:
+    """1, 2 or inf, also as "l2" and "linf"."""
+    try:
+        order = float(norm.lower().removeprefix("l") if isinstance(norm, str) else norm)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        order = math.nan
+    if order not in (1.0, 2.0, math.inf):
+        raise InputError(f"norm must be 1, 2 or inf, got {norm!r}")
+    return order
 
 
 def _propose(

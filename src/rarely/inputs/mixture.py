@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt_inputs, assign, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.inputs.box import Box
 from rarely.inputs.constrained import Constrained
 from rarely.inputs.gaussian import Gaussian, TruncatedGaussian
@@ -76,7 +76,7 @@ class Mixture:
         lows, highs = zip(*(support for support in supports if support is not None), strict=True)
         return torch.stack(lows).amin(0), torch.stack(highs).amax(0)
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         lead = leading(shape)
         u = rng.uniform(lead)
         edges = torch.cumsum(self.log_weights.exp(), -1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.inputs.common import as_matrix, no_density
 from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot
 
@@ -110,7 +110,7 @@ class Tabular:
         lows, highs = zip(*(law.support for law in self.laws), strict=True)
         return torch.cat(lows, -1), torch.cat(highs, -1)
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.factor.dtype))
 
     def from_normal(self, z: Tensor) -> Tensor:
