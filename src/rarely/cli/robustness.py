@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, deliver, plain_table, prints, probability, screen, write_file, write_json
+from rarely.cli.output import check_writable, deliver, plain_table, prints, screen, write_file, write_json
 from rarely.cli.running import Outcomes, run_problems
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
     table = plain_table("image", "label", "eps", "outcome", "probability", "interval", "calls")
     for row in rows:
         if row.estimate is not None:
-            chance, interval = probability(row.estimate)
+            chance, interval = row.estimate.cells
             outcome, calls = row.estimate.word, f"{row.estimate.calls:,}"
         else:
             chance = interval = calls = ""

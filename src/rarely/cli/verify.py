@@ -73,6 +73,7 @@ def _say(answer: Answer) -> None:
 
 def _run_benchmark(csv_file: Path, folder: Path, timeout: float | None, *, quiet: bool, **how: Any) -> None:
     from rarely.campaign.benchmark import run_instances
+    from rarely.display.progress import progress_display
     from rarely.io.formats.vnncomp import instance_name, read_instances
 
     instances = read_instances(csv_file)

@@ -56,6 +56,10 @@ class Marginals:
     event_shape: Shape
 
     @property
+    def words(self) -> str:
+        return f"drawn from torch.distributions: {type(self.distribution).__name__}"
+
+    @property
     def normal_dim(self) -> int:
         return math.prod(self.event_shape)
 

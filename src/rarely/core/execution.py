@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class Execution:
     """How to run: `device` "auto", "cpu", "cuda", ...; `dtype` None for the network's own; `rows` per forward pass."""
 
     device: str = "auto"
-    dtype: torch.dtype | None = None
+    dtype: Any = None  # as torch or numpy call it; a torch.dtype from then on
     rows: int | None = None
     compile: bool = False
     threads: int | None = None  # of a CPU; for tiny networks, or on a busy machine, one can be faster than two

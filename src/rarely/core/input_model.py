@@ -126,6 +126,10 @@ class Custom:
     normal_dim: int | None = None
 
     @property
+    def words(self) -> str:
+        return f"drawn from {type(self.model).__name__}"
+
+    @property
     def smooth(self) -> bool:
         return bool(getattr(self.model, "smooth", True))
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, inside, leading, tensor
 from rarely.core.rng import TORCHS, Rng
+from rarely.core.words import ranges
 from rarely.inputs.common import one_each, uniform_between
 from rarely.stats.normal import Span
 
@@ -41,6 +42,10 @@ class Box:
                 f"{lower.flatten()[first].item():g} > {upper.flatten()[first].item():g}; swap the bounds"
             )
         assign(self, low=lower.contiguous(), high=upper.contiguous(), event_shape=tuple(lower.shape))
+
+    @property
+    def words(self) -> str:
+        return f"uniform in {ranges(self.low, self.high)}"
 
     @cached_property
     def _span(self) -> Span:

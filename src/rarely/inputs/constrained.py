@@ -11,6 +11,7 @@ from torch import Tensor
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, InputModel, Shape, leading, tensor
 from rarely.core.rng import TORCHS, Rng
+from rarely.core.words import inputs_in_words
 
 _SMALLEST_SHARE = 1e-4  # of a box that linear constraints on the inputs may leave
 _TRIALS = 1_000_000  # draws spent on finding that share
@@ -48,6 +49,10 @@ class Constrained:
             )
         share = torch.tensor(accepted / drawn, dtype=torch.float64)
         return cls(base, matrix, bounds, share, center, tuple(base.event_shape))
+
+    @property
+    def words(self) -> str:
+        return f"{inputs_in_words(self.base)}; only where linear constraints on the inputs hold"
 
     @property
     def support(self) -> tuple[Tensor, Tensor] | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, array, assign, event_dims, inside, tensor
+from rarely.core.words import ranges, span
 from rarely.inputs.common import as_matrix, one_each, sample_normals, scale_like
 from rarely.stats.normal import truncated_quantile
 
@@ -48,6 +49,12 @@ class Gaussian:
             factor, scale = lower.to(center.dtype), given.diagonal().sqrt().reshape(center.shape).to(center.dtype)
         shape, independent = tuple(center.shape), covariance is None
         assign(self, mean=center, std=scale, factor=factor, event_shape=shape, independent=independent)
+
+    @property
+    def words(self) -> str:
+        related = "" if self.independent else ", and correlations"
+        around = f"normal around an input of {self.mean.numel():,} numbers"
+        return f"{around}, with standard deviation {span(self.std)}{related}"
 
     def log_density(self, x: Tensor) -> Tensor:
         offset = x - self.mean
@@ -94,6 +101,10 @@ class TruncatedGaussian:
         if bool((scale <= 0).any()):
             raise InputError("std must be positive; fix a coordinate by low == high instead")
         assign(self, mean=center, std=scale, low=lower, high=upper, event_shape=tuple(center.shape))
+
+    @property
+    def words(self) -> str:
+        return f"normal with standard deviation {span(self.std)}, conditioned on {ranges(self.low, self.high)}"
 
     @property
     def center(self) -> Tensor:

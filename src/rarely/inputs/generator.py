@@ -53,6 +53,10 @@ class Generator:
         assign(self, event_shape=tuple(made.shape[1:]))
 
     @property
+    def words(self) -> str:
+        return f"what a generator makes of {self.normal_dim:,} standard normals"
+
+    @property
     def normal_dim(self) -> int:
         return math.prod(self.latent)
 

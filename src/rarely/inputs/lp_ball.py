@@ -65,6 +65,13 @@ class LpBall:
             rate=middle.new_tensor(rate), norm=order, cut=cut, event_shape=tuple(middle.shape),
         )  # fmt: skip
 
+    @property
+    def words(self) -> str:
+        norm = "∞" if self.norm == math.inf else f"{self.norm:g}"
+        ball = f"uniform in the ball of radius {float(self.radius):g} in the {norm}-norm around an input"
+        limits = f"values between {float(self.low.min()):.4g} and {float(self.high.max()):.4g}"
+        return f"{ball} of {self.middle.numel():,} numbers; {limits}"
+
     @cached_property
     def _span(self) -> Span:
         return Span(self.low, self.high)

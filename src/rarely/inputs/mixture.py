@@ -12,11 +12,14 @@ from torch import Tensor
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt_inputs, assign, leading, tensor
 from rarely.core.rng import TORCHS, Rng
+from rarely.core.words import inputs_in_words
 from rarely.inputs.box import Box
 from rarely.inputs.constrained import Constrained
 from rarely.inputs.gaussian import Gaussian, TruncatedGaussian
 from rarely.inputs.lp_ball import LpBall
 from rarely.stats.normal import LOG_SQRT_2PI, Span
+
+_TOLD = 8  # components that words tell one by one
 
 
 @dataclass(frozen=True, init=False)
@@ -54,6 +57,13 @@ class Mixture:
             self, components=models, log_weights=weights.to(dtype), log_volumes=volumes.to(dtype),
             event_shape=shapes.pop(),
         )  # fmt: skip
+
+    @property
+    def words(self) -> str:
+        shares = torch.exp(self.log_weights.double()).tolist()
+        told = map(inputs_in_words, self.components)
+        parts = [f"with probability {share:.3g} {one}" for share, one in zip(shares, told, strict=True)]
+        return "; ".join(parts) if len(parts) <= _TOLD else f"one of {len(parts)} parts, the first {parts[0]}"
 
     @property
     def normal_dim(self) -> int | None:

@@ -13,10 +13,12 @@ from torch import Tensor
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
 from rarely.core.rng import TORCHS, Rng
+from rarely.core.words import law_in_words
 from rarely.inputs.common import as_matrix, no_density
 from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot
 
 _SHRINK = 1e-6  # towards independence: a copy of a column would make the correlation singular
+_TOLD = 8  # columns that words tell one by one
 
 
 @dataclass(frozen=True, init=False)
@@ -96,6 +98,12 @@ class Tabular:
                 ordered = correlated and not text and key not in categorical and law.width == 1
                 scores.append(_normal_scores(_numbers(values, key)) if ordered else None)
         return cls(found, _correlation(scores) if correlated else None)
+
+    @property
+    def words(self) -> str:
+        columns = [f"{name} {law_in_words(of)}" for name, of in zip(self.names, self.laws, strict=True)]
+        rest = f" and {len(columns) - _TOLD} more" * (len(columns) > _TOLD)
+        return f"rows of a table: {', '.join(columns[:_TOLD])}{rest}"
 
     @property
     def normal_dim(self) -> int:

@@ -23,6 +23,7 @@ from rarely.methods.base import Estimator, Progress, Run, forecast
 from rarely.questions.case import Goal
 from rarely.questions.checks import checked
 from rarely.questions.conclude import believe, cut_short
+from rarely.questions.estimates import Estimates
 from rarely.questions.given import Told, as_estimator, as_problems, as_progress
 from rarely.questions.result import Estimate
 from rarely.questions.strategy import Auto
@@ -114,7 +115,7 @@ class Running:
         self.problems = as_problems(problems)
         if not self.problems:
             raise InputError("there is no problem to estimate")
-        self.estimator = as_estimator(estimator, p_min)
+        self.estimator: Estimator = as_estimator(estimator, p_min)
         self.seed, self.confidence = whole(seed, "seed"), check_confidence(confidence)
         self.execution = execution or Execution(device=device, dtype=dtype)
         self.spend = Spend(len(self.problems), max_evaluations, timeout)
@@ -140,6 +141,7 @@ class Running:
 
     def _conclude(self, batch: Batch, row: int, evidence: list[Evidence]) -> None:
         number = int(batch.rows[row])
+        problem = self.problems[number]
         interrupted = {"interrupted": True} if self.spend.stopped else {}
         provenance = {
             **interrupted,
@@ -157,14 +159,15 @@ class Running:
         self.results[number] = Estimate(
             belief.outcome, log_prob, std, interval, belief.upper(self.confidence),
             int(self.spend.evaluations[number]), int(self.spend.gradients[number]), self.spend.seconds,
-            method, tuple(evidence), witnesses_of(evidence), notes, provenance, self.problems[number].name,
+            method, tuple(evidence), witnesses_of(evidence, problem), notes, provenance, problem.name,
         )  # fmt: skip
 
 
-def witnesses_of(evidence: Sequence[Evidence]) -> Any:
-    """What was found, the replayed ones first."""
+def witnesses_of(evidence: Sequence[Evidence], problem: Problem | None = None) -> Any:
+    """What was found, the replayed ones first, with the names that the problem's input model has for its numbers."""
     found = sorted((e for e in evidence if isinstance(e, Found)), key=lambda e: not e.replayed)
-    return found[0].witnesses if found else no_witnesses()
+    witnesses = found[0].witnesses if found else no_witnesses()
+    return replace(witnesses, reader=getattr(problem.inputs, "records", None)) if problem is not None else witnesses
 
 
 class Options(TypedDict, total=False):
@@ -186,14 +189,14 @@ def estimate(problems: Problem, estimator: Estimator | str | None = None, **opti
 @overload
 def estimate(
     problems: Iterable[Problem], estimator: Estimator | str | None = None, **options: Unpack[Options]
-) -> list[Estimate]: ...
+) -> Estimates: ...
 def estimate(
     problems: Problem | Iterable[Problem],
     estimator: Estimator | str | None = None,
     *,
     progress: Told = None,
     **options: Any,
-) -> Estimate | list[Estimate]:
+) -> Estimate | Estimates:
     """Estimate the violation probability of one problem, or of many that run as batches where they share a network.
 
     `max_evaluations` limits the network calls of each problem (a gradient counts as three), `timeout` the seconds of
@@ -206,7 +209,7 @@ def estimate(
     with as_progress(progress, "estimating", len(run.problems)) as tell:
         for event in run:
             tell(event, sum(result is not None for result in run.results))
-    results = [result for result in run.results if result is not None]
+    results = Estimates(result for result in run.results if result is not None)
     return results[0] if single else results
 
 

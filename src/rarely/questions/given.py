@@ -13,7 +13,7 @@ from rarely.core.arguments import instance, kind, real
 from rarely.core.errors import InputError
 from rarely.core.problem import Problem
 from rarely.display.progress import shown_progress
-from rarely.methods.base import Estimator, Progress
+from rarely.methods.base import Progress
 from rarely.questions.strategy import Auto
 
 Told = bool | Callable[[Progress], None] | None  # who is told how a run goes: a line on the screen for True
@@ -42,7 +42,7 @@ def as_problem(given: Any, asked: str) -> Problem:
     raise InputError(f"{asked} takes a Problem, got {kind(given)}{_made(given)}")
 
 
-def as_estimator(given: Any, p_min: Any = None) -> Estimator:
+def as_estimator(given: Any, p_min: Any = None) -> Any:
     """An estimator, one by its name, or a class of them; `Auto` where none is given. `p_min`: its floor."""
     if given is None:
         given = Auto()
@@ -51,14 +51,14 @@ def as_estimator(given: Any, p_min: Any = None) -> Estimator:
         if name not in registry.ESTIMATORS:
             raise InputError(f"there is no estimator {given!r}; the names are {', '.join(registry.ESTIMATORS)}")
         given = registry.make_estimator(name, None, {})
-    given = instance(given, "the estimator")
-    missing = [part for part in ("run", "at_once", "forecast") if not hasattr(given, part)]
+    made: Any = instance(given, "the estimator")
+    missing = [part for part in ("run", "at_once", "forecast") if not hasattr(made, part)]
     if missing:
         raise InputError(
-            f"{kind(given)} is no estimator: it has no {' and no '.join(missing)}; give one such as Auto() or "
+            f"{kind(made)} is no estimator: it has no {' and no '.join(missing)}; give one such as Auto() or "
             f"Splitting(), or a name: {', '.join(registry.ESTIMATORS)}"
         )
-    return given if p_min is None else _floored(given, real(p_min, "p_min"))
+    return made if p_min is None else _floored(made, real(p_min, "p_min"))
 
 
 @contextmanager

@@ -90,8 +90,8 @@ def monitor(
             watch(epoch)
 
     `problems` give properties and inputs; they are posed to `model` with its weights of the moment, whatever network
-    they were made with. The default estimator is a small splitting run that gives up below log p = -30. `progress` is that of
-    `estimate`, for every reading.
+    they were made with. The default estimator is a small splitting run that gives up below log p = -30.
+    `progress` is that of `estimate`, for every reading.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"monitor watches a torch module, not {type(model).__name__}")

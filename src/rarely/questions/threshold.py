@@ -49,8 +49,13 @@ class Decision(Concluded):
     evidence: tuple[Evidence, ...] = field(repr=False)
     witnesses: Witnesses = field(repr=False)
 
+    @property
+    def word(self) -> str:
+        """The ruling."""
+        return self.ruling.value
+
     def __str__(self) -> str:
-        return self._line(self.ruling.value)
+        return self._line(self.word)
 
 
 @dataclass(frozen=True)
@@ -188,4 +193,6 @@ def _decide(
     (found,) = gathered([problem], auto, goal, spend, device, seed, before, progress)
     ruling, sentence, by = goal.rule(believe(found))
     confidence, calls = 1.0 if by == PROVED else goal.confidence, (int(spend.evaluations), int(spend.gradients))
-    return Decision(ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found))
+    return Decision(
+        ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found, problem)
+    )

@@ -110,7 +110,7 @@ def verify(
     status, sentence, arithmetic = _conclude(found, spend.seconds >= timeout)
     evidence = tuple(e for part in found for e in part)
     calls = int(spend.evaluations.sum()), int(spend.gradients.sum())
-    return Verdict(status, sentence, spend.seconds, *calls, evidence, witnesses_of(evidence), arithmetic)
+    return Verdict(status, sentence, spend.seconds, *calls, evidence, witnesses_of(evidence, *parts[:1]), arithmetic)
 
 
 def _conclude(found: Sequence[Sequence[Evidence]], late: bool) -> tuple[Status, str, str]:

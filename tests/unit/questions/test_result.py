@@ -12,7 +12,8 @@ import torch
 
 from rarely.core.errors import FormatError
 from rarely.core.evidence import Bracket, Draws, Evidence, Found, Levels, Number, Searched, Witnesses
-from rarely.questions.result import SCHEMA, Estimate, Outcome, in_words, scientific
+from rarely.questions.result import SCHEMA, Estimate, Outcome, scientific
+from rarely.questions.showing import in_words
 from rarely.stats.statistic import Binomial, Exceeded, Interval, LogNormal, Replicates
 
 EVIDENCE: tuple[Evidence, ...] = (
@@ -136,7 +137,7 @@ def test_tables_for_terminals_and_notebooks() -> None:
     html = _estimate(name="<b>")._repr_html_()
     assert "&lt;b&gt;" in html
     assert "look here" in html
-    assert "upper bound" in _nothing()._repr_html_()
+    assert "p &lt;= 1.29e-100 at 95% if no region was missed" in _nothing()._repr_html_()
 
 
 @pytest.mark.parametrize(
