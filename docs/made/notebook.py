@@ -21,7 +21,7 @@ def _parts() -> dict[str, Any]:
     property = rarely.Misclassification(int(labels[2]))
     problems = [
         rarely.Problem(
-            network, property, rarely.LpBall(pictures[2], radius, clip=(0, 1)), f"{names[2]}, radius {radius}"
+            network, property, rarely.LpBall(pictures[2], eps, clip=(0, 1)), f"{names[2]}, radius {eps}"
         )
         for eps in (0.2, 0.15, 0.1)
     ]
