@@ -23,7 +23,7 @@ def _parts() -> dict[str, Any]:
         rarely.Problem(
             network, property, rarely.LpBall(pictures[2], eps, clip=(0, 1)), f"{names[2]}, radius {eps}"
         )
-        for eps in (0.2, 0.15, 0.1)
+        for eps in (0.2, 0.1)
     ]
     estimates = rarely.estimate(problems)
     return {"problem": problems[0], "estimate": estimates[-1], "list": estimates}

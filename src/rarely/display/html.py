@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 ACCENT, DOUBT = "#2f8fb3", "#d4634a"  # seen on white and on black
+# The class stands twice where a notebook has rules of its own for tables, which these go before.
 _STYLE = """<style>
 .rarely { max-width: 60rem; line-height: 1.45; }
 .rarely p { margin: 0 0 .25em; }
@@ -17,10 +18,10 @@ _STYLE = """<style>
 .rarely .quiet { opacity: .7; }
 .rarely .doubt { color: #d4634a; font-weight: 600; }
 .rarely table { border-collapse: collapse; margin: .5em 0; width: auto; font-size: .95em; }
-.rarely table :is(tr, th, td) { background: none; border: 0; color: inherit; text-align: left; vertical-align: top; }
-.rarely table :is(th, td) { padding: .15em 1.2em .15em 0; white-space: normal; max-width: 40em; }
+.rarely.rarely table :is(tr, th, td) { background: none; border: 0; color: inherit; text-align: left; vertical-align: top; }
+.rarely.rarely table :is(th, td) { padding: .15em 1.2em .15em 0; white-space: normal; max-width: 40em; }
 .rarely table th { font-weight: 600; }
-.rarely table .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.rarely.rarely table .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .rarely figure { display: inline-block; margin: .3em .8em .3em 0; text-align: center; }
 .rarely figure img { display: block; width: 96px; image-rendering: pixelated; }
 .rarely figcaption { font-size: .85em; opacity: .7; }
