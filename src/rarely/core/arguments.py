@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,27 @@ def whole(value: Any, name: str) -> int:
 def real(value: Any, name: str) -> float:
     """A number, also one that numpy or torch holds."""
     return float(_number(value, name, "a number"))
+
+
+def settle(owner: Any) -> None:
+    """Numbers of a frozen dataclass of settings become what their annotations say; one that is none is named."""
+    for spec in fields(owner):
+        value, kinds = getattr(owner, spec.name), str(spec.type).split(" | ")
+        if (value is None and "None" in kinds) or (isinstance(value, str) and repr(value) in str(spec.type)):
+            continue
+        if "int" in kinds and not isinstance(value, int):
+            object.__setattr__(owner, spec.name, whole(value, spec.name))
+        elif "float" in kinds and not isinstance(value, int | float):
+            object.__setattr__(owner, spec.name, real(value, spec.name))
+
+
+def ends(value: Any, name: str) -> tuple[Any, Any]:
+    """The two ends of a range."""
+    try:
+        low, high = value
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be two ends (low, high), got {value!r}") from error
+    return low, high
 
 
 def _number(value: Any, name: str, kind: str) -> int | float:

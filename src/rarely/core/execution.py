@@ -49,7 +49,7 @@ class Execution:
             value = getattr(self, name)
             if value is not None and whole(value, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {value}")
-        object.__setattr__(self, "device", "auto" if self.device is None else str(self.device))
+        object.__setattr__(self, "device", _device_name(self.device))
         object.__setattr__(self, "dtype", None if self.dtype is None else floating(self.dtype))
 
     @contextmanager
@@ -132,6 +132,13 @@ class Execution:
         inputs = place(stack_inputs([p.inputs for p in chosen]), device, dtype)
         numbers = torch.tensor(rows)
         return Batch(problems, numbers, first, prop, inputs, spend, forward, whole, chunk, device, dtype)
+
+
+def _device_name(given: Any) -> str:
+    """As torch spells it; a number is that of a GPU."""
+    if given is None:
+        return "auto"
+    return f"cuda:{given}" if isinstance(given, int) else str(given)
 
 
 def devices() -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rarely.core.arguments import kind
+from rarely.core.arguments import ends, kind, real, whole
 from rarely.core.errors import InputError
 from rarely.core.rng import TORCHS, Rng
 from rarely.core.stacking import CannotStack, stack
@@ -89,9 +89,10 @@ def assign(owner: object, /, **fields: object) -> None:
 
 def check_range(image: Tensor, clip: tuple[float, float]) -> None:
     """An InputError unless clip is a range that holds the image."""
-    if not clip[0] < clip[1]:
+    low, high = (real(end, "clip") for end in ends(clip, "clip"))
+    if not low < high:
         raise InputError(f"clip must be (low, high) with low < high, got {clip}")
-    if bool((image < clip[0]).any() | (image > clip[1]).any()):
+    if bool((image < low).any() | (image > high).any()):
         raise InputError(
             f"the image has values outside clip {clip}: they run from {float(image.min()):g} to "
             f"{float(image.max()):g}; scale the image or give its range as clip"
@@ -99,7 +100,7 @@ def check_range(image: Tensor, clip: tuple[float, float]) -> None:
 
 
 def leading(shape: int | Shape) -> Shape:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    return tuple(shape) if isinstance(shape, tuple | list) else (whole(shape, "the number of inputs"),)
 
 
 def event_dims(x: Tensor, event_shape: Shape) -> tuple[int, ...]:

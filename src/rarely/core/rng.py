@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rarely.core.arguments import whole
+from rarely.core.errors import InputError
 
 T = TypeVar("T")
 
@@ -28,7 +29,9 @@ class Rng:
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device)
-        self.generator.manual_seed(whole(seed, "seed"))
+        if abs(seed := whole(seed, "seed")) >= 2**63:
+            raise InputError(f"seed must fit into 64 bits, got {seed}")
+        self.generator.manual_seed(seed)
         self.in_lanes = True  # large draws on a CPU, in streams that are seeded once
         self._lanes: list[torch.Generator] = []
 

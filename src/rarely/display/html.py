@@ -18,8 +18,9 @@ _STYLE = """<style>
 .rarely .quiet { opacity: .7; }
 .rarely .doubt { color: #d4634a; font-weight: 600; }
 .rarely table { border-collapse: collapse; margin: .5em 0; width: auto; font-size: .95em; }
-.rarely.rarely table :is(tr, th, td) { background: none; border: 0; color: inherit; text-align: left; vertical-align: top; }
-.rarely.rarely table :is(th, td) { padding: .15em 1.2em .15em 0; white-space: normal; max-width: 40em; }
+.rarely.rarely table :is(tr, th, td) { background: none; border: 0; color: inherit; text-align: left; }
+.rarely.rarely table :is(th, td) { vertical-align: top; padding: .15em 1.2em .15em 0; white-space: normal; }
+.rarely table td { max-width: 40em; }
 .rarely table th { font-weight: 600; }
 .rarely.rarely table .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .rarely figure { display: inline-block; margin: .3em .8em .3em 0; text-align: center; }

@@ -10,7 +10,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from rarely.core.arguments import real
+from rarely.core.arguments import ends, real
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
 from rarely.core.rng import TORCHS, Rng
@@ -52,7 +52,7 @@ class LpBall:
         cut = False
         if clip is not None:
             try:
-                limits = Box(*(tensor(c, "clip").to(middle.dtype).expand(middle.shape) for c in clip))
+                limits = Box(*(tensor(c, "clip").to(middle.dtype).expand(middle.shape) for c in ends(clip, "clip")))
             except RuntimeError as error:
                 raise InputError(f"clip must have the shape of the center, {tuple(middle.shape)}: {error}") from error
             if not bool(inside(middle, limits.low, limits.high, tuple(middle.shape))):

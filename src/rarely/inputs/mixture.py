@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import kind
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt_inputs, assign, leading, tensor
 from rarely.core.rng import TORCHS, Rng
@@ -39,6 +40,8 @@ class Mixture:
     def __init__(
         self, components: Sequence[object], weights: ArrayLike | None = None, log_volumes: ArrayLike | None = None
     ) -> None:
+        if not isinstance(components, list | tuple):
+            raise InputError(f"a mixture takes a list of input models, got {kind(components)}")
         models = tuple(adapt_inputs(component) for component in components)
         if not models:
             raise InputError("a mixture needs at least one component")

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack, overload
 import numpy as np
 import torch
 
-from rarely.core.arguments import real, whole
+from rarely.core.arguments import kind, real, whole
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, no_witnesses
@@ -117,6 +117,8 @@ class Running:
             raise InputError("there is no problem to estimate")
         self.estimator: Estimator = as_estimator(estimator, p_min)
         self.seed, self.confidence = whole(seed, "seed"), check_confidence(confidence)
+        if execution is not None and not isinstance(execution, Execution):
+            raise InputError(f"execution must be an object such as Execution(rows=1000), got {kind(execution)}")
         self.execution = execution or Execution(device=device, dtype=dtype)
         self.spend = Spend(len(self.problems), max_evaluations, timeout)
         self.results: list[Estimate | None] = [None] * len(self.problems)
@@ -234,6 +236,8 @@ def describe(value: Any) -> Any:
     """Settings as plain data, for provenance."""
     if is_dataclass(value) and not isinstance(value, type):
         return {"name": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, str | int | float | bool) or value is None:
         return value
     return repr(value)

@@ -11,6 +11,7 @@ from typing import Any
 from rarely import registry
 from rarely.core.arguments import instance, kind, real
 from rarely.core.errors import InputError
+from rarely.core.evidence import Evidence
 from rarely.core.problem import Problem
 from rarely.display.progress import shown_progress
 from rarely.methods.base import Progress
@@ -52,6 +53,7 @@ def as_estimator(given: Any, p_min: Any = None) -> Any:
             raise InputError(f"there is no estimator {given!r}; the names are {', '.join(registry.ESTIMATORS)}")
         given = registry.make_estimator(name, None, {})
     made: Any = instance(given, "the estimator")
+    made = _with_kernel(made, getattr(made, "kernel", None))
     missing = [part for part in ("run", "at_once", "forecast") if not hasattr(made, part)]
     if missing:
         raise InputError(
@@ -73,6 +75,23 @@ def as_progress(given: Any, title: str, total: int) -> Iterator[Callable[[Progre
         yield lambda event, finished: None
     else:
         raise InputError(f"progress must be True, or a function of what is going on, got {given!r}")
+
+
+def _with_kernel(estimator: Any, kernel: Any) -> Any:
+    """A kernel by its name, or a class of them, becomes one."""
+    if isinstance(kernel, str):
+        if kernel not in registry.KERNELS:
+            raise InputError(f"there is no kernel {kernel!r}; the names are {', '.join(registry.KERNELS)}")
+        kernel = registry.found(registry.KERNELS[kernel])
+    return replace(estimator, kernel=instance(kernel, "the kernel")) if isinstance(kernel, type) else estimator
+
+
+def evidence_of(known: Any) -> tuple[Evidence, ...]:
+    """What an earlier answer has learnt."""
+    evidence = () if known is None else getattr(known, "evidence", None)
+    if not isinstance(evidence, tuple):
+        raise InputError(f"known must be an earlier answer about this problem, got {kind(known)}")
+    return evidence
 
 
 def _floored(estimator: Any, p_min: float) -> Any:

@@ -16,7 +16,7 @@ from rarely.core.thresholds import CHANCE, DRAWN
 from rarely.questions.case import Case
 from rarely.questions.conclude import Belief, believe
 from rarely.questions.estimate import check_confidence, gathered, witnesses_of
-from rarely.questions.given import Told, as_problem
+from rarely.questions.given import Told, as_problem, evidence_of
 from rarely.questions.result import Concluded, Estimate, Outcome
 from rarely.questions.strategy import SEARCH, Auto
 from rarely.stats.sequential import draws_needed, log_evidence_above, log_evidence_below
@@ -189,8 +189,7 @@ def _decide(
 ) -> Decision:  # fmt: skip
     problem = as_problem(problem, "this question")
     spend = Spend(1, most, timeout)
-    before = known.evidence if known is not None else ()
-    (found,) = gathered([problem], auto, goal, spend, device, seed, before, progress)
+    (found,) = gathered([problem], auto, goal, spend, device, seed, evidence_of(known), progress)
     ruling, sentence, by = goal.rule(believe(found))
     confidence, calls = 1.0 if by == PROVED else goal.confidence, (int(spend.evaluations), int(spend.gradients))
     return Decision(

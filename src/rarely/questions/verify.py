@@ -16,7 +16,7 @@ from rarely.core.spend import Spend
 from rarely.questions.case import Case
 from rarely.questions.conclude import believe
 from rarely.questions.estimate import gathered, witnesses_of
-from rarely.questions.given import Told, as_problems
+from rarely.questions.given import Told, as_problems, evidence_of
 from rarely.questions.result import Concluded, Estimate, Outcome
 from rarely.questions.strategy import Auto
 
@@ -105,7 +105,7 @@ def verify(
     parts = [part for one in as_problems(problem) for part in components(one)]
     timeout = real(timeout, "timeout")
     spend, goal = Spend(len(parts), max_evaluations, timeout), Settled(judge)
-    before = known.evidence if known is not None and len(parts) == 1 else ()
+    before = evidence_of(known) if len(parts) == 1 else ()
     found = gathered(parts, Auto(proof_seconds=timeout), goal, spend, device, seed, before, progress)
     status, sentence, arithmetic = _conclude(found, spend.seconds >= timeout)
     evidence = tuple(e for part in found for e in part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from rarely import Auto, Gaussian, LpBall, Misclassification, MonteCarlo, Proble
 from rarely.core.errors import InputError
 from rarely.core.execution import Execution
 from rarely.core.rng import TORCHS
+from rarely.inputs import GaussianNoise
+from rarely.kernels import PCN
 
 NET = nn.Identity().eval()
 BALL = LpBall(torch.tensor([0.6, 0.4]), 0.3)  # class 1 wins in an eighth of it and more
@@ -101,6 +104,16 @@ def test_frames_are_arrays() -> None:
             Gaussian(wrong, 1.0)
 
 
+def test_settings_are_numbers_of_every_kind() -> None:
+    assert MonteCarlo(1e4).samples == 10_000  # type: ignore[arg-type]
+    splitting = Splitting(np.int64(200), islands=torch.tensor(4), kernel="pcn")  # type: ignore[arg-type]
+    assert (splitting.particles, splitting.islands, splitting.steps) == (200, 4, "auto")
+    for kernel in ("pcn", PCN):
+        run = Running(problem(), replace(splitting, kernel=kernel))  # type: ignore[arg-type]
+        assert run.estimator.kernel == PCN()  # type: ignore[attr-defined]
+    assert Auto(proof_boxes=np.int64(7)).proof_boxes == 7
+
+
 def test_norms_by_name() -> None:
     assert [LpBall([0.0], 1.0, norm).norm for norm in ("l2", "Linf", "inf", 1)] == [2.0, math.inf, math.inf, 1.0]
 
@@ -108,7 +121,7 @@ def test_norms_by_name() -> None:
 def test_draws_without_a_generator_follow_torchs_seed() -> None:
     """Also a distribution of torch's, which forks torch's generator, and draws so large that they would take lanes."""
     normal = Problem(NET, Misclassification(0), torch.distributions.Dirichlet(torch.ones(2))).inputs
-    for model, n in ((BALL, 5), (normal, 5), (Gaussian(torch.zeros(2), 1.0), 2**20)):
+    for model, n in ((BALL, 5), (normal, np.int64(5)), (Gaussian(torch.zeros(2), 1.0), 2**20)):
         torch.manual_seed(5)
         first, second = model.sample(n), model.sample(n)
         torch.manual_seed(5)
@@ -172,6 +185,20 @@ def _estimate(**options: Any) -> Callable[[], object]:
         (lambda: Problem(NET, Misclassification(0), torch.zeros(2)), r"rarely\.LpBall\(array, 0\.1\) is uniform noise"),
         (lambda: LpBall([0.0], "0.1"), "radius must be a number, without the quotes"),
         (lambda: LpBall([0.0], 0.1, "max"), "norm must be 1, 2 or inf, got 'max'"),
+        (lambda: LpBall([0.0], 0.1, clip=1), r"clip must be two ends \(low, high\), got 1"),
+        (lambda: GaussianNoise([0.0], 0.1, clip=(0, 1, 2)), "clip must be two ends"),
+        (lambda: rarely.Mixture(BALL), "a mixture takes a list of input models, got LpBall"),
+        (lambda: BALL.sample("5"), "the number of inputs must be a whole number, without the quotes"),
+        (lambda: MonteCarlo("100"), "samples must be a whole number, without the quotes"),
+        (lambda: Splitting(100.5), "particles must be a whole number, got 100.5"),
+        (lambda: Splitting(steps="many"), "steps must be a whole number, got 'many'"),
+        (lambda: Splitting(quantile="a tenth"), "quantile must be a number, got 'a tenth'"),
+        (lambda: Auto(target_error=None), "target_error must be a number, got None"),
+        (_estimate(estimator=Splitting(kernel="walk")), "there is no kernel 'walk'; the names are pcn"),
+        (_estimate(seed=2**70), "seed must fit into 64 bits"),
+        (_estimate(execution={"device": "cpu"}), r"such as Execution\(rows=1000\), got dict"),
+        (lambda: rarely.test(problem(), 0.1, known="before"), "known must be an earlier answer about this problem"),
+        (lambda: rarely.augment(NET, torch.rand(2, 2), ["a", "b"], 0.1), "labels must be an array of numbers"),
         (lambda: TruncatedGaussian([0.0], 1.0, ["a"], [1.0]), "low must be an array of numbers"),
     ],
 )
