@@ -135,6 +135,7 @@ def _save_witnesses(found: Sequence[Estimate], file: Path, *, many: bool) -> Non
 
 
 def _draw(found: Sequence[Estimate], file: Path, *, many: bool) -> None:
-    from rarely.report.figures import plot_estimate, plot_probabilities, save
+    from rarely.display.figures import plot_estimate, plot_probabilities
+    from rarely.report.figures import save
 
     save(plot_probabilities(found) if many else plot_estimate(found[0]), file)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import ends, kind, real, whole
 from rarely.core.errors import InputError
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.core.stacking import CannotStack, stack
 from rarely.stats import fused
 
@@ -43,7 +44,7 @@ class InputModel(Protocol):
         """Bounds (low, high) outside which the density is zero; None when there are none."""
         ...
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         """Independent inputs, (*shape, *event)."""
         ...
 
@@ -56,12 +57,21 @@ class InputModel(Protocol):
         ...
 
 
-def tensor(value: ArrayLike, name: str) -> Tensor:
-    """A floating tensor without NaN or inf, or an InputError that names the argument."""
+def array(value: Any, name: str) -> Tensor:
+    """Numbers as torch has them; also the columns of a pandas frame, where a single row is that row."""
     try:
-        result = torch.as_tensor(value)
+        if callable(getattr(value, "to_numpy", None)):
+            numbers = value.to_numpy()
+            numbers = numbers.astype(np.float64) if numbers.dtype.kind in "Ob" else numbers.copy()
+            return torch.from_numpy(numbers[0] if numbers.ndim == 2 and len(numbers) == 1 else numbers)
+        return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be an array of numbers: {error}") from error
+
+
+def tensor(value: ArrayLike, name: str) -> Tensor:
+    """A floating tensor without NaN or inf, or an InputError that names the argument."""
+    result = array(value, name)
     if result.is_complex():
         raise InputError(f"{name} must be real")
     if not result.is_floating_point():
@@ -79,9 +89,10 @@ def assign(owner: object, /, **fields: object) -> None:
 
 def check_range(image: Tensor, clip: tuple[float, float]) -> None:
     """An InputError unless clip is a range that holds the image."""
-    if not clip[0] < clip[1]:
+    low, high = (real(end, "clip") for end in ends(clip, "clip"))
+    if not low < high:
         raise InputError(f"clip must be (low, high) with low < high, got {clip}")
-    if bool((image < clip[0]).any() | (image > clip[1]).any()):
+    if bool((image < low).any() | (image > high).any()):
         raise InputError(
             f"the image has values outside clip {clip}: they run from {float(image.min()):g} to "
             f"{float(image.max()):g}; scale the image or give its range as clip"
@@ -89,7 +100,7 @@ def check_range(image: Tensor, clip: tuple[float, float]) -> None:
 
 
 def leading(shape: int | Shape) -> Shape:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    return tuple(shape) if isinstance(shape, tuple | list) else (whole(shape, "the number of inputs"),)
 
 
 def event_dims(x: Tensor, event_shape: Shape) -> tuple[int, ...]:
@@ -116,6 +127,10 @@ class Custom:
     normal_dim: int | None = None
 
     @property
+    def words(self) -> str:
+        return f"drawn from {type(self.model).__name__}"
+
+    @property
     def smooth(self) -> bool:
         return bool(getattr(self.model, "smooth", True))
 
@@ -137,7 +152,7 @@ class Custom:
         support = getattr(self.model, "support", None)
         return support if isinstance(support, tuple) else None
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         lead = leading(shape)
         count = int(np.prod(lead))
         size: Any = (count,) if isinstance(self.model, torch.distributions.Distribution) else count
@@ -184,6 +199,8 @@ class Custom:
 
 def adapt_inputs(model: Any) -> InputModel:
     """An InputModel from one of ours, a torch distribution, or any object with `sample` and `log_density`."""
+    if isinstance(model, type):
+        raise InputError(f"the input model is {kind(model)}; make an object of it: {model.__name__}(...)")
     if isinstance(model, InputModel) and not isinstance(model, torch.distributions.Distribution):
         return model
     if isinstance(model, torch.distributions.Distribution):
@@ -197,6 +214,11 @@ def adapt_inputs(model: Any) -> InputModel:
     if missing == ["log_density"] and has_map:
         missing = []  # a generator: everything happens in the space of its latent
     if missing:
+        if isinstance(model, Tensor | np.ndarray | list):
+            raise InputError(
+                "the input model is an array, and a distribution is needed: rarely.LpBall(array, 0.1) is uniform noise "
+                "around it, rarely.Gaussian(array, 0.1) normal noise"
+            )
         raise InputError(
             f"the input model {type(model).__name__} has no {' and no '.join(missing)}; it needs "
             "sample(n) -> (n, *event) and log_density(x) -> (n,), or be one of the models of rarely.inputs"
@@ -246,7 +268,7 @@ class EachInputs:
         low, high = (torch.stack([s[k].expand(shape).cpu() for s in filled]).unsqueeze(1) for k in (0, 1))
         return low, high
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return torch.stack([model.sample(leading(shape)[1:], rng) for model in self.models])
 
     def log_density(self, x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from rarely.core.network import Network, adapt_network
 from rarely.core.properties import Misclassification, Property, adapt_property, stack_properties
 from rarely.core.rng import Rng
 from rarely.core.stacking import place
+from rarely.core.words import inputs_in_words, property_in_words
 
 _PROBE = 4  # inputs drawn to check a problem: a call may take a second
 
@@ -38,6 +39,8 @@ class Problem:
     outputs: int = field(repr=False)  # numbers that the network gives for one input
 
     def __init__(self, network: Any, property: Any, inputs: Any, name: str = "") -> None:
+        if isinstance(inputs, Property) and not isinstance(property, Property):
+            raise InputError("property and inputs are swapped: it is Problem(network, property, inputs)")
         model = adapt_inputs(inputs)
         probe = model.sample(_PROBE, Rng(0))
         _check_support(model, probe)
@@ -47,7 +50,7 @@ class Problem:
         if isinstance(prop, Misclassification) and prop.label is None:
             answer = _call(adapted, model.center.unsqueeze(0).to(adapted.dtype)).flatten(1)
             prop = Misclassification(int(answer.argmax(1)))
-        fields = {"network": network, "property": prop, "inputs": model, "name": name, "adapted": adapted}
+        fields = {"network": network, "property": prop, "inputs": model, "name": str(name), "adapted": adapted}
         for name_, value in {**fields, "outputs": math.prod(y.shape[1:])}.items():
             object.__setattr__(self, name_, value)
         for name_, label in _labels(prop):
@@ -55,6 +58,35 @@ class Problem:
                 raise InputError(f"{name_} {label} is out of range: the network has {self.outputs} outputs")
         if bool(torch.isnan(self._scored(probe.to(y.dtype), y)).any()):
             raise InputError("the property's score is NaN on inputs drawn from the input model")
+
+    def _repr_html_(self) -> str:
+        from rarely.display import html
+        from rarely.display.witnesses import pictures_html
+
+        named = [("problem", self.name)] if self.name else []
+        try:
+            middle = pictures_html([self.inputs.center.double().numpy()], ["the centre of the inputs"])
+        except InputError:  # some laws have no centre
+            middle = ""
+        return html.block(html.facts([*named, *self.in_words().items()]), middle)
+
+    def __repr__(self) -> str:
+        return f"<Problem {self}>"
+
+    def __str__(self) -> str:
+        told = "; ".join(f"{label}: {value}" for label, value in self.in_words().items())
+        return f"{self.name}; {told}" if self.name else told
+
+    def in_words(self) -> dict[str, str]:
+        """The network, what counts as a violation, and how inputs fall."""
+        shape = " × ".join(map(str, self.inputs.event_shape)) or "1"
+        dtype = str(self.adapted.dtype).removeprefix("torch.")
+        kind = type(self.network).__name__ if self.adapted.module is not None else "function"
+        return {
+            "network": f"{kind}, {shape} inputs, {self.outputs:,} output{'s' * (self.outputs != 1)}, in {dtype}",
+            "violation": property_in_words(self.property),
+            "inputs": inputs_in_words(self.inputs),
+        }
 
     def drawn_from(self, inputs: InputModel) -> Problem:
         """The same question for other inputs of the same shape, which are not checked again."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import instance, kind, whole
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, tensor
 from rarely.core.stacking import CannotStack, stack
@@ -294,8 +295,9 @@ def stack_properties(properties: Sequence[Property]) -> Property:
         return EachProperty(tuple(properties))
 
 
-def adapt_property(prop: Any, dtype: torch.dtype) -> Property:
+def adapt_property(given: Any, dtype: torch.dtype) -> Property:
     """A Property from one of ours or from a function of (x, y), for outputs of `dtype`."""
+    prop = instance(given, "the property")
     if isinstance(prop, LinearConstraint) and prop.limit is prop.b:
         return prop.as_written(dtype)
     if isinstance(prop, (Both, Either)):
@@ -304,9 +306,10 @@ def adapt_property(prop: Any, dtype: torch.dtype) -> Property:
         return prop
     if callable(prop):
         return Scored(prop)
+    label = f"; for a label write Misclassification({prop})" * isinstance(prop, int)
     raise InputError(
         f"a property must be Misclassification, Targeted, LinearConstraint or a function of (x, y), "
-        f"not {type(prop).__name__}"
+        f"not {kind(prop)}{label}"
     )
 
 
@@ -319,7 +322,9 @@ def _as_property(prop: object) -> Property:
 
 
 def as_label(value: int | Tensor, name: str) -> Tensor:
-    label = torch.as_tensor(value).cpu()
-    if label.ndim or label.is_floating_point() or label.is_complex() or int(label) < 0:
-        raise InputError(f"{name} must be one whole number of at least 0, got {value}")
-    return label.long()
+    if isinstance(value, str):
+        raise InputError(f"{name} is the number of a class, got {value!r}: its place in your list of names, from 0")
+    label = whole(value, name)
+    if label < 0:
+        raise InputError(f"{name} must be a whole number of at least 0, got {label}")
+    return torch.tensor(label)

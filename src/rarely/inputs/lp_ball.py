@@ -10,9 +10,10 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import ends, real
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.inputs.box import Box
 from rarely.inputs.common import uniform_between
 from rarely.stats.normal import Span, log_radial_fraction
@@ -44,16 +45,14 @@ class LpBall:
         norm: float | str = math.inf,
         clip: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> None:
-        middle, order = tensor(center, "center"), float(norm)
-        if order not in (1.0, 2.0, math.inf):
-            raise InputError(f"norm must be 1, 2 or inf, got {norm}")
+        middle, order, radius = tensor(center, "center"), _order(norm), real(radius, "radius")
         if not (math.isfinite(radius) and radius >= 0):
             raise InputError(f"radius must be a finite number of at least 0, got {radius}")
         box = Box(middle - radius, middle + radius)
         cut = False
         if clip is not None:
             try:
-                limits = Box(*(tensor(c, "clip").to(middle.dtype).expand(middle.shape) for c in clip))
+                limits = Box(*(tensor(c, "clip").to(middle.dtype).expand(middle.shape) for c in ends(clip, "clip")))
             except RuntimeError as error:
                 raise InputError(f"clip must have the shape of the center, {tuple(middle.shape)}: {error}") from error
             if not bool(inside(middle, limits.low, limits.high, tuple(middle.shape))):
@@ -66,6 +65,13 @@ class LpBall:
             rate=middle.new_tensor(rate), norm=order, cut=cut, event_shape=tuple(middle.shape),
         )  # fmt: skip
 
+    @property
+    def words(self) -> str:
+        norm = "∞" if self.norm == math.inf else f"{self.norm:g}"
+        ball = f"uniform in the ball of radius {float(self.radius):g} in the {norm}-norm around an input"
+        limits = f"values between {float(self.low.min()):.4g} and {float(self.high.max()):.4g}"
+        return f"{ball} of {self.middle.numel():,} numbers; {limits}"
+
     @cached_property
     def _span(self) -> Span:
         return Span(self.low, self.high)
@@ -75,7 +81,7 @@ class LpBall:
         d = int(torch.Size(self.event_shape).numel())
         return None if self.cut else d + 1 if self.norm == 1 else d
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         lead = leading(shape)
         if self.cut:
             return self._rejection(lead, rng)
@@ -143,6 +149,17 @@ class LpBall:
             flat[todo[keep]] = proposal[keep]
             todo = todo[~keep]
         raise InputError("the cut ball is too thin to sample: almost all of it lies outside clip")
+
+
+def _order(norm: object) -> float:
+    """1, 2 or inf, also as "l2" and "linf"."""
+    try:
+        order = float(norm.lower().removeprefix("l") if isinstance(norm, str) else norm)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        order = math.nan
+    if order not in (1.0, 2.0, math.inf):
+        raise InputError(f"norm must be 1, 2 or inf, got {norm!r}")
+    return order
 
 
 def _propose(

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
+from rarely.core.words import law_in_words
 from rarely.inputs.common import as_matrix, no_density
 from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot
 
 _SHRINK = 1e-6  # towards independence: a copy of a column would make the correlation singular
+_TOLD = 8  # columns that words tell one by one
 
 
 @dataclass(frozen=True, init=False)
@@ -98,6 +100,12 @@ class Tabular:
         return cls(found, _correlation(scores) if correlated else None)
 
     @property
+    def words(self) -> str:
+        columns = [f"{name} {law_in_words(of)}" for name, of in zip(self.names, self.laws, strict=True)]
+        rest = f" and {len(columns) - _TOLD} more" * (len(columns) > _TOLD)
+        return f"rows of a table: {', '.join(columns[:_TOLD])}{rest}"
+
+    @property
     def normal_dim(self) -> int:
         return int(self.factor.shape[-1])
 
@@ -110,7 +118,7 @@ class Tabular:
         lows, highs = zip(*(law.support for law in self.laws), strict=True)
         return torch.cat(lows, -1), torch.cat(highs, -1)
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.factor.dtype))
 
     def from_normal(self, z: Tensor) -> Tensor:

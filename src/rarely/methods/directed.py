@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import settle
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
@@ -46,6 +47,7 @@ class DirectedSplitting:
     growth: int = 60  # all rounds together are at most this many times the first
 
     def __post_init__(self) -> None:
+        settle(self)
         if not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
         if self.chains < 2 or self.replicates < 2:

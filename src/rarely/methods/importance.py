@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import settle
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, Number, Searched, Witnesses, gather_witnesses, join_witnesses
@@ -56,6 +57,7 @@ class ImportanceSampling:
     pilot: Splitting = field(default_factory=lambda: Splitting(particles=200, steps=1, keep="all"))
 
     def __post_init__(self) -> None:
+        settle(self)
         if not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
         if self.samples < _FEWEST:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -12,10 +12,12 @@ from typing import Any
 
 from torch import nn
 
+from rarely.core.arguments import whole
 from rarely.core.errors import InputError, MissingExtra
 from rarely.core.problem import Problem
 from rarely.methods import Estimator, Splitting
 from rarely.questions.estimate import estimate
+from rarely.questions.given import Told, as_estimator, as_problems
 from rarely.questions.result import Estimate, Outcome
 
 Logger = Callable[[int, Mapping[str, float]], None]  # step, values by name; see `to_tensorboard` below
@@ -52,6 +54,7 @@ class Monitor:
     estimator: Estimator
     log: Sequence[Logger]
     seed: int
+    progress: Told = None
     readings: list[Reading] = field(default_factory=list)
 
     def __call__(self, step: int) -> Reading | None:
@@ -62,7 +65,7 @@ class Monitor:
         now = copy.deepcopy(self.model).cpu().eval()
         problems = [Problem(now, problem.property, problem.inputs, problem.name) for problem in self.problems]
         # The same seed at every step: what changes between two readings is the model.
-        reading = Reading(step, tuple(estimate(problems, self.estimator, seed=self.seed)))
+        reading = Reading(step, tuple(estimate(problems, self.estimator, seed=self.seed, progress=self.progress)))
         self.readings.append(reading)
         for log in self.log:
             log(step, reading.values())
@@ -71,12 +74,13 @@ class Monitor:
 
 def monitor(
     model: nn.Module,
-    problems: Sequence[Problem],
+    problems: Problem | Iterable[Problem],
     *,
     every: int = 1,
-    estimator: Estimator | None = None,
+    estimator: Estimator | str | None = None,
     log: Logger | Sequence[Logger] = (),
     seed: int = 0,
+    progress: Told = None,
 ) -> Monitor:
     """Watch the robustness of a model in training.
 
@@ -87,14 +91,17 @@ def monitor(
 
     `problems` give properties and inputs; they are posed to `model` with its weights of the moment, whatever network
     they were made with. The default estimator is a small splitting run that gives up below log p = -30.
+    `progress` is that of `estimate`, for every reading.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"monitor watches a torch module, not {type(model).__name__}")
-    if not problems:
+    watched = as_problems(problems)
+    if not watched:
         raise InputError("there is no problem to watch")
-    if every < 1:
+    if (every := whole(every, "every")) < 1:
         raise InputError(f"every must be at least 1, got {every}")
-    return Monitor(model, tuple(problems), every, estimator or _CHEAP, (log,) if callable(log) else tuple(log), seed)
+    chosen, logs = _CHEAP if estimator is None else as_estimator(estimator), (log,) if callable(log) else tuple(log)
+    return Monitor(model, watched, every, chosen, logs, whole(seed, "seed"), progress)
 
 
 def to_tensorboard(where: str | Path | Any) -> Logger:

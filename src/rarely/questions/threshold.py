@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from rarely.core.arguments import real
 from rarely.core.errors import InputError
 from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Witnesses
 from rarely.core.problem import Problem
@@ -15,6 +16,7 @@ from rarely.core.thresholds import CHANCE, DRAWN
 from rarely.questions.case import Case
 from rarely.questions.conclude import Belief, believe
 from rarely.questions.estimate import check_confidence, gathered, witnesses_of
+from rarely.questions.given import Told, as_problem, evidence_of
 from rarely.questions.result import Concluded, Estimate, Outcome
 from rarely.questions.strategy import SEARCH, Auto
 from rarely.stats.sequential import draws_needed, log_evidence_above, log_evidence_below
@@ -47,8 +49,13 @@ class Decision(Concluded):
     evidence: tuple[Evidence, ...] = field(repr=False)
     witnesses: Witnesses = field(repr=False)
 
+    @property
+    def word(self) -> str:
+        """The ruling."""
+        return self.ruling.value
+
     def __str__(self) -> str:
-        return self._line(self.ruling.value)
+        return self._line(self.word)
 
 
 @dataclass(frozen=True)
@@ -132,16 +139,17 @@ def test(
     max_evaluations: int | None = None,
     timeout: float | None = None,
     known: Estimate | Decision | None = None,
+    progress: Told = None,
 ) -> Decision:
     """Decide by sampling whether the probability of a violation lies below `p_max`.
 
     Common thresholds: a test of the count of violations among independent inputs that may be looked at any time. Rare
     ones: the number of `Auto`, where its methods agree. A wrong ruling has probability at most 1 - confidence, if what
     the number assumes is true; the sentence says it. `known`: an earlier answer about this problem, whose evidence is
-    used first.
+    used first. `progress` is that of `estimate`.
     """
-    goal = Below(_checked(p_max), confidence, rigorous=False)
-    return _decide(problem, goal, Auto(proof_seconds=_BOUNDED), seed, device, max_evaluations, timeout, known)
+    goal = Below(_checked(p_max), check_confidence(confidence), rigorous=False)
+    return _decide(problem, goal, Auto(proof_seconds=_BOUNDED), seed, device, max_evaluations, timeout, known, progress)
 
 
 def certify(
@@ -154,29 +162,36 @@ def certify(
     device: str = "auto",
     max_evaluations: int | None = None,
     known: Estimate | Decision | None = None,
+    progress: Told = None,
 ) -> Decision:
     """Decide p < p_max by the strongest argument at hand; the decision's sentence says which it was.
 
     In turn: a proof that nothing violates, rigorous bounds on the probability (each with a share of `timeout`), and
-    what `test` does. Proof and bounds have no error.
+    what `test` does. Proof and bounds have no error. `progress` is that of `estimate`.
     """
-    goal = Below(_checked(p_max), confidence, rigorous=True)
-    return _decide(problem, goal, Auto(proof_seconds=timeout / 3), seed, device, max_evaluations, timeout, known)
+    goal = Below(_checked(p_max), check_confidence(confidence), rigorous=True)
+    timeout = real(timeout, "timeout")
+    return _decide(
+        problem, goal, Auto(proof_seconds=timeout / 3), seed, device, max_evaluations, timeout, known, progress
+    )
 
 
-def _checked(p_max: float) -> float:
+def _checked(given: float) -> float:
+    p_max = real(given, "p_max")
     if not 0 < p_max < 1:
-        raise InputError(f"p_max must lie strictly between 0 and 1, got {p_max}")
+        raise InputError(f"p_max must lie strictly between 0 and 1, got {p_max:g}")
     return p_max
 
 
 def _decide(
     problem: Problem, goal: Below, auto: Auto, seed: int, device: str, most: int | None, timeout: float | None,
-    known: Estimate | Decision | None,
+    known: Estimate | Decision | None, progress: Told,
 ) -> Decision:  # fmt: skip
-    check_confidence(goal.confidence)
+    problem = as_problem(problem, "this question")
     spend = Spend(1, most, timeout)
-    (found,) = gathered([problem], auto, goal, spend, device, seed, known.evidence if known is not None else ())
+    (found,) = gathered([problem], auto, goal, spend, device, seed, evidence_of(known), progress)
     ruling, sentence, by = goal.rule(believe(found))
     confidence, calls = 1.0 if by == PROVED else goal.confidence, (int(spend.evaluations), int(spend.gradients))
-    return Decision(ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found))
+    return Decision(
+        ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found, problem)
+    )
