@@ -101,7 +101,7 @@ class Expansion:
         """All chunks in the order of the plan."""
         general, number, first = self.plan.campaign, 0, 0
         for settings in self.plan.settings():
-            method = Method(settings.given(), general.confidence, self.plan.budget.calls, device)
+            method = self._method(settings, device)
             for group in self.groups:
                 size = self.size(group)
                 for start in range(0, size, general.batch):
@@ -111,12 +111,17 @@ class Expansion:
                     number += 1
                 first += size
 
-    def samples(self) -> Iterator[tuple[Task, Task]]:
-        """The first and the last task of each source, on its first network."""
+    def rehearsals(self, device: str) -> Iterator[tuple[Chunk, Chunk]]:
+        """The first and the last problem of each source, on its first network, only to be built."""
         settings = self.plan.settings()[0]
+        method = self._method(settings, device)
         for group in {id(group.source): group for group in reversed(self.groups)}.values():
-            (first,), (last,) = (self._tasks(settings, group, 0, range(i, i + 1)) for i in (0, self.size(group) - 1))
+            ends = (tuple(self._tasks(settings, group, 0, range(i, i + 1))) for i in (0, self.size(group) - 1))
+            first, last = (Chunk(-1, self.plan.campaign.seed, method, tasks, rehearsal=True) for tasks in ends)
             yield first, last
+
+    def _method(self, settings: EstimatorBase, device: str) -> Method:
+        return Method(settings.given(), self.plan.campaign.confidence, self.plan.budget.calls, device)
 
     def _tasks(self, settings: EstimatorBase, group: Group, first: int, numbers: range) -> Iterator[Task]:
         """Some tasks of a group, by their number in it; the first of them has the place `first` in the plan."""
