@@ -190,8 +190,10 @@ def test_the_source_behind_architecture(tmp_path: Path) -> None:
         "import numpy, torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.w = numpy.load({!r})\n    def forward(self, x):\n        return x @ torch.from_numpy(self.w)\n"
         "net = Net()\n",
+        "import numpy, torch\ndef net(x, *, w=torch.from_numpy(numpy.load({!r}))):\n    return x @ w\n",
+        "import numpy, torch\ndef net(x):\n    return x @ net.w\nnet.w = torch.from_numpy(numpy.load({!r}))\n",
     ],
-    ids=["global", "closure", "parameter", "attribute"],
+    ids=["global", "closure", "parameter", "attribute", "default of a name", "attribute of a function"],
 )
 def test_weights_that_python_reads_from_a_file(tmp_path: Path, source: str) -> None:
     np.save(tmp_path / "w.npy", WEIGHT)
