@@ -23,7 +23,7 @@ COLUMNS = (
 )  # fmt: skip
 SUFFIXES = (".csv", ".json", ".parquet")
 _ROWS_AT_ONCE = 5000
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # wide ones, too
 
 
 def flat(record: Record) -> dict[str, Any]:
