@@ -139,7 +139,7 @@ def plot_curves(curves: Sequence[Curve], floor: float | None = None, size: tuple
         axes.plot(curve.radii, middle, color=color, marker=marker, markersize=5, label=name)
     if any(np.isneginf(np.asarray(column, dtype=float)).any() for column in columns):
         axes.axhline(floor / LN10, color=WARNING, linewidth=1, linestyle="--", label="no violation found")
-    axes.set_xlabel("radius ε")
+    axes.set_xlabel(" or ".join(dict.fromkeys(curve.axis for curve in curves)))
     axes.set_ylabel("log10 of the probability of a mistake")
     axes.legend(frameon=False)
     _whole_numbers(axes.yaxis)

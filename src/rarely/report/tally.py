@@ -14,6 +14,7 @@ from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
+from rarely.campaign.noise import axis_of
 from rarely.campaign.robustness import Curve
 from rarely.campaign.schema import FILE
 from rarely.campaign.store import Record, Store
@@ -125,8 +126,8 @@ class Tally:
         for (network, norm), columns in self.by_radius.items():
             if len(columns) > 1:
                 parts = (network if len(networks) > 1 else "", f"norm {norm}" if len(norms) > 1 else "")
-                radii = sorted(columns)
-                found.append(Curve(" ".join(filter(None, parts)), radii, [columns[radius] for radius in radii]))
+                radii, name = sorted(columns), " ".join(filter(None, parts))
+                found.append(Curve(name, radii, [columns[radius] for radius in radii], axis_of(norm)))
         return found
 
 
@@ -213,7 +214,11 @@ def _results(file: Path) -> Iterator[Record]:
     found: Any = study["rows"] if study else content if isinstance(content, list) else [content]
     try:
         for index, entry in enumerate(found):
-            yield _from_study(file, index, entry, study["norm"]) if study else _alone(file, index, entry)
+            yield (
+                _from_study(file, index, entry, study.get("noise", study["norm"]))
+                if study
+                else _alone(file, index, entry)
+            )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FormatError(file, f"not a result of `rarely estimate` or `rarely robustness`: {error!r}") from error
 
