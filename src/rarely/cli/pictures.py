@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rarely.campaign.asked import Pictures
     from rarely.campaign.noise import Noise
-    from rarely.io.formats.images import Images
 
 PICTURES = "Images"  # heading of the help
 
@@ -66,17 +66,12 @@ Std = Annotated[
 ]
 
 
-def load(
-    network: str, inputs: Path, labels: Path | None, noise: Noise, mean: Any, std: Any, **how: Any
-) -> tuple[Any, Images]:
-    """The network with its normalisation inside, and the images, which are fit for what is to happen to them."""
-    from rarely.io.formats.images import load_images
-    from rarely.io.networks import input_shape, load_network, normalised
+def asked_about(inputs: Path, radii: Any, noise: Noise, labels: Path | None, mean: Any, std: Any) -> Pictures:
+    """What was said about images, as plain data."""
+    from rarely.campaign.asked import Pictures
 
-    net = normalised(load_network(network, **how), mean, std)
-    images = load_images(inputs, input_shape(net), labels)
-    noise.check(images)
-    return net, images
+    names = str(inputs), None if labels is None else str(labels)
+    return Pictures(names[0], radii, noise.name, noise.clip, names[1], mean, std)
 
 
 def check_radii(radii: Any) -> None:

@@ -57,6 +57,7 @@ def robustness(
 
     One row per image and radius; all of them run as batches. Images that are misclassified without noise are named.
     """
+    from rarely.campaign.asked import Asked
     from rarely.campaign.noise import Noise, axis_of
     from rarely.campaign.robustness import ROW_COLUMNS, curve_of, plan_rows, summarise
     from rarely.campaign.tables import write_csv
@@ -66,9 +67,9 @@ def robustness(
     radii = cast(Any, eps)  # numbers, by now
     pictures.check_radii(radii)
     what = Noise.read(noise, norm, clip)
-    net, images = pictures.load(
-        network, inputs, labels, what, mean, std, architecture=architecture, trust_pickle=trust_pickle
-    )
+    about = pictures.asked_about(inputs, radii, what, labels, mean, std)
+    asked = Asked("robustness", network, None, about, None, architecture, trust_pickle)
+    net, images = asked.opened()
     rows = plan_rows(net, images, radii, what)
     waiting = [(row, row.problem) for row in rows if row.problem is not None]
     outcomes = run_problems([p for _, p in waiting], estimator, run, title="robustness", quiet=quiet)

@@ -68,7 +68,7 @@ def gathered(
     auto: Auto,
     goal: Goal,
     spend: Spend,
-    device: str,
+    execution: Execution,
     seed: int,
     known: Sequence[Evidence],
 ) -> list[list[Evidence]]:
@@ -81,7 +81,7 @@ def gathered(
     def keep(batch: Batch, row: int, evidence: list[Evidence]) -> None:
         found[int(batch.rows[row])] = evidence
 
-    for _ in learn(problems, pursue, spend, Execution(device=device), seed, auto.at_once, keep):
+    for _ in learn(problems, pursue, spend, execution, seed, auto.at_once, keep):
         pass
     return found
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 SCHEMA = 2
+CONCLUDED_SCHEMA = 1  # of decisions and verdicts
 
 
 class Outcome(Enum):
@@ -261,7 +262,8 @@ class Concluded(Costed):
 
     def to_json(self) -> str:
         """Everything but the witnesses' values."""
-        content = {k: v.value if isinstance(v, Enum) else v for k, v in self.__dict__.items()}
+        content: dict[str, Any] = {"schema": CONCLUDED_SCHEMA}
+        content |= {k: v.value if isinstance(v, Enum) else v for k, v in self.__dict__.items()}
         content |= {"witnesses": len(self.witnesses), "calls": self.calls}
         content["evidence"] = [records.to_data(record) for record in self.evidence]
         return json.dumps(plain(content), indent=2, allow_nan=False)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rarely.bounds.problems import components
 from rarely.core.evidence import REAL, Bracket, Evidence, Found, Searched, Witnesses
+from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.spend import Spend
 from rarely.questions.case import Case
@@ -102,7 +103,7 @@ def verify(
     parts = [part for one in whole for part in components(one)]
     spend, goal = Spend(len(parts), max_evaluations, timeout), Settled(judge)
     before = known.evidence if known is not None and len(parts) == 1 else ()
-    found = gathered(parts, Auto(proof_seconds=timeout), goal, spend, device, seed, before)
+    found = gathered(parts, Auto(proof_seconds=timeout), goal, spend, Execution(device=device), seed, before)
     status, sentence, arithmetic = _conclude(found, spend.seconds >= timeout)
     evidence = tuple(e for part in found for e in part)
     calls = int(spend.evaluations.sum()), int(spend.gradients.sum())

@@ -165,6 +165,31 @@ def plot_distribution(trusted: ArrayLike, doubtful: ArrayLike = (), size: tuple[
     return figure
 
 
+def plot_comparison(
+    numbers: Sequence[tuple[float, float]], clear: Sequence[bool], size: tuple[float, float] = (5.2, 4.6)
+) -> Figure:
+    """log10 p in B over that in A, a point for each problem; below the line B fails less."""
+    points = np.array(numbers, dtype=float).reshape(-1, 2) / LN10
+    marked = np.array(clear, dtype=bool)
+    figure = _figure(*size)
+    axes = figure.subplots()
+    low, high = (float(points.min()), float(points.max())) if len(points) else (-1.0, 0.0)
+    margin = 0.05 * (high - low) or 0.5
+    ends = (low - margin, high + margin)
+    axes.plot(ends, ends, color=FAINT, linewidth=1)
+    for chosen, color, label in ((~marked, FAINT, "no clear difference"), (marked, ACCENT, "a clear difference")):
+        if chosen.any():
+            axes.plot(*points[chosen].T, ls="", marker="o", markersize=5, color=color, label=label)
+    axes.set_xlim(*ends)
+    axes.set_ylim(*ends)
+    axes.set_aspect("equal")
+    axes.set_xlabel("log10 of p in A")
+    axes.set_ylabel("log10 of p in B")
+    axes.legend(frameon=False, loc="upper left")
+    _clean(axes)
+    return figure
+
+
 def histogram(trusted: ArrayLike, doubtful: ArrayLike = ()) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Edges on the scale of log10 p at round numbers, at most 31, and the counts between them. Takes natural logs."""
     numbers, doubts = (np.asarray(values, dtype=float) / LN10 for values in (trusted, doubtful))
