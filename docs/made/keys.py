@@ -56,7 +56,8 @@ def _type(entry: dict[str, Any], shared: dict[str, Any]) -> str:
     if "anyOf" in entry:
         return " or ".join(_type(one, shared) for one in entry["anyOf"])
     if entry.get("type") == "array":
-        return f"list of {_type(entry['items'], shared)}s"
+        inside = _type(entry["items"], shared)
+        return f"list of {inside.replace('list', 'lists', 1) if inside.startswith('list') else f'{inside}s'}"
     if entry.get("$ref", "").endswith("/evidence"):
         return "record"
     return str(_resolved(entry, shared).get("type", "number"))

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from rarely.campaign.content import is_python, pieces, sha256
 from rarely.campaign.gate import Entrant, entrants
 from rarely.campaign.noise import Noise
+from rarely.campaign.words import in_words
 from rarely.core.errors import FormatError, InputError
 from rarely.core.problem import Problem
 from rarely.io.files import exists, reading
@@ -152,10 +153,11 @@ def seen(asked: Asked) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value}
 
 
-def recorded(asked: Asked, files: dict[str, Any], command: str) -> dict[str, Any]:
-    """For the provenance of an answer: what was asked, of which files, when and where."""
+def recorded(asked: Asked, files: dict[str, Any], command: str, problem: Problem) -> dict[str, Any]:
+    """For the provenance of an answer: what was asked, of which files, in words, when and where."""
     return {
         "asked": asked.data(),
+        "words": in_words(problem),
         "command": command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "platform": platform.platform(),

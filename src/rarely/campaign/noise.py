@@ -93,6 +93,15 @@ def axis_of(name: str) -> str:
     return f"factor of the ranges {name.replace(',', ', ')}"
 
 
+def noise_in_words(name: str, radius: float) -> str:
+    """What happens to an image, and how much of it; of the name of any noise."""
+    if name == GAUSSIAN:
+        return f"Gaussian noise of standard deviation {radius:g}"
+    if name in _NORMS:
+        return f"uniform noise in the ball of radius {radius:g}, norm {name}"
+    return f"{name.replace(',', ', ')} at {radius:g} of the ranges"
+
+
 def _ranges(text: str) -> list[tuple[str, float]]:
     """Corruptions with their ranges, as in rotation:30,blur."""
     found = dict(_range(part.strip()) for part in text.split(","))

@@ -14,6 +14,7 @@ from rarely.cli.compare import compare
 from rarely.cli.demo import demo
 from rarely.cli.doctor import doctor
 from rarely.cli.estimate import estimate
+from rarely.cli.evidence import evidence
 from rarely.cli.help import Command, Group
 from rarely.cli.inspect import inspect
 from rarely.cli.output import drop_output, end_interrupted, show_error
@@ -67,7 +68,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (estimate, robustness, verify, certify, compare, inspect, report, plot, demo, doctor):
+for command in (estimate, robustness, verify, certify, evidence, compare, inspect, report, plot, demo, doctor):
     app.command(cls=Command)(command)
 app.add_typer(campaign, name="campaign")
 

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from rarely.campaign.asked import Asked, Pictures
     from rarely.campaign.gate import Gate
     from rarely.core.evidence import Witnesses
+    from rarely.core.problem import Problem
     from rarely.questions.threshold import Decision
 
-    Answered = tuple[Decision | Gate, list[tuple[str, Witnesses]], Callable[[], None]]
+    Answered = tuple[Decision | Gate, Problem, list[tuple[str, Witnesses]], Callable[[], None]]
 
 REJECTED, UNDECIDED = 1, 3  # exit codes; accepted is 0
 
@@ -90,7 +91,7 @@ def certify(
     asked = Asked("certify", network, prop, images, input_model, architecture, trust_pickle, "", settings)
     files = seen(asked) if json_file is not None else {}
     run = _one if images is None else _each
-    answer, found, show = run(asked, partial(check_unchanged, files, asked), quiet)
+    answer, problem, found, show = run(asked, partial(check_unchanged, files, asked), quiet)
     shown, rejected = prints(quiet, json_file), answer.ruling.value == "rejected"
     keeps = rejected and any(len(witnesses) for _, witnesses in found)
 
@@ -102,7 +103,7 @@ def certify(
 
     deliver(
         show, shown, keep,
-        lambda: write_json(json_file, with_record(answer, asked, files, witness if keeps else None)),
+        lambda: write_json(json_file, with_record(answer, asked, files, problem, witness if keeps else None)),
     )  # fmt: skip
     if answer.ruling.value != "accepted":
         raise typer.Exit(REJECTED if rejected else UNDECIDED)
@@ -138,7 +139,7 @@ def _one(asked: Asked, loaded: Callable[[], None], quiet: bool) -> Answered:
     loaded()
     decision = decide(problem, asked.settings)
     show = partial(screen().print, str(decision), markup=False, soft_wrap=True)
-    return decision, [("", decision.witnesses)], show
+    return decision, problem, [("", decision.witnesses)], show
 
 
 def _each(asked: Asked, loaded: Callable[[], None], quiet: bool) -> Answered:
@@ -154,7 +155,7 @@ def _each(asked: Asked, loaded: Callable[[], None], quiet: bool) -> Answered:
             screen(stderr=True).print(str(decision), markup=False, soft_wrap=True)
     gate = together([entrant for entrant, _ in standing], decisions)
     found = [(decision.name, decision.witnesses) for decision in decisions]
-    return gate, found, partial(_show, gate)
+    return gate, standing[0][1], found, partial(_show, gate)
 
 
 def _show(gate: Gate) -> None:

@@ -73,7 +73,7 @@ def estimate(
 
     def recorded() -> list[Estimate]:
         rows = sorted(outcomes.estimates)
-        return [with_record(outcomes.estimates[i], asked[i], told[i], witnesses) for i in rows]
+        return [with_record(outcomes.estimates[i], asked[i], told[i], problems[i], witnesses) for i in rows]
 
     if found:
         deliver(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rarely.campaign.asked import Asked
+    from rarely.core.problem import Problem
 
 _typed: ContextVar[tuple[str, ...]] = ContextVar("typed", default=())
 Answer = TypeVar("Answer", bound=Any)  # an estimate, a decision or those of a gate
@@ -21,11 +22,13 @@ def keep_typed(arguments: Sequence[str]) -> None:
     _typed.set(tuple(arguments))
 
 
-def with_record(answer: Answer, asked: Asked, files: dict[str, Any], witnesses: Path | None) -> Answer:
+def with_record(
+    answer: Answer, asked: Asked, files: dict[str, Any], problem: Problem, witnesses: Path | None
+) -> Answer:
     """The answer with what was asked in its provenance; `witnesses` is the file with the violating inputs, if any."""
     from rarely.campaign.asked import recorded
 
-    made = {**answer.provenance, **recorded(asked, files, shlex.join(["rarely", *_typed.get()]))}
+    made = {**answer.provenance, **recorded(asked, files, shlex.join(["rarely", *_typed.get()]), problem)}
     if witnesses is not None and witnesses.is_file():
         from rarely.campaign.content import sha256
 

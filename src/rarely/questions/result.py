@@ -140,6 +140,12 @@ class Estimate(Costed):
         """Mean acceptance of the kernel at each level."""
         return self._climb().acceptance if self._climb() else ()
 
+    @property
+    def climbs(self) -> tuple[tuple[float, ...], ...]:
+        """Levels of every island; of an answer that an earlier version wrote, of the first."""
+        climb = self._climb()
+        return () if climb is None else climb.climbs or (climb.levels,)
+
     def _climb(self) -> Any:
         return next((e for e in self.evidence if isinstance(e, Number | Levels) and e.levels), None)
 
