@@ -153,11 +153,11 @@ def seen(asked: Asked) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value}
 
 
-def recorded(asked: Asked, files: dict[str, Any], command: str, problem: Problem) -> dict[str, Any]:
+def recorded(asked: Asked, files: dict[str, Any], command: str, problem: Problem | None) -> dict[str, Any]:
     """For the provenance of an answer: what was asked, of which files, in words, when and where."""
     return {
         "asked": asked.data(),
-        "words": in_words(problem),
+        **({} if problem is None else {"words": in_words(problem)}),
         "command": command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "platform": platform.platform(),

@@ -98,7 +98,7 @@ def noise_in_words(name: str, radius: float) -> str:
     if name == GAUSSIAN:
         return f"Gaussian noise of standard deviation {radius:g}"
     if name in _NORMS:
-        return f"uniform noise in the ball of radius {radius:g}, norm {name}"
+        return f"uniform noise in a ball of radius {radius:g} (norm {name})"
     return f"{name.replace(',', ', ')} at {radius:g} of the ranges"
 
 

@@ -22,13 +22,18 @@ def keep_typed(arguments: Sequence[str]) -> None:
     _typed.set(tuple(arguments))
 
 
+def record(asked: Asked, files: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
+    """What was asked now, of files that were seen before."""
+    from rarely.campaign.asked import recorded
+
+    return recorded(asked, files, shlex.join(["rarely", *_typed.get()]), problem)
+
+
 def with_record(
     answer: Answer, asked: Asked, files: dict[str, Any], problem: Problem, witnesses: Path | None
 ) -> Answer:
     """The answer with what was asked in its provenance; `witnesses` is the file with the violating inputs, if any."""
-    from rarely.campaign.asked import recorded
-
-    made = {**answer.provenance, **recorded(asked, files, shlex.join(["rarely", *_typed.get()]), problem)}
+    made = {**answer.provenance, **record(asked, files, problem)}
     if witnesses is not None and witnesses.is_file():
         from rarely.campaign.content import sha256
 

@@ -12,6 +12,7 @@ import typer
 from rarely.cli import options as opt
 from rarely.cli import pictures
 from rarely.cli.output import check_writable, deliver, plain_table, prints, probability, screen, write_file, write_json
+from rarely.cli.record import record
 from rarely.cli.running import Outcomes, run_problems
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def robustness(
 
     One row per image and radius; all of them run as batches. Images that are misclassified without noise are named.
     """
-    from rarely.campaign.asked import Asked
+    from rarely.campaign.asked import Asked, check_unchanged, seen
     from rarely.campaign.noise import Noise, axis_of
     from rarely.campaign.robustness import ROW_COLUMNS, curve_of, plan_rows, summarise
     from rarely.campaign.tables import write_csv
@@ -68,18 +69,23 @@ def robustness(
     pictures.check_radii(radii)
     what = Noise.read(noise, norm, clip)
     about = pictures.asked_about(inputs, radii, what, labels, mean, std)
-    asked = Asked("robustness", network, None, about, None, architecture, trust_pickle)
+    settings = {**method.plain(), **run.plain()}
+    asked = Asked("robustness", network, None, about, None, architecture, trust_pickle, "", settings)
+    files = seen(asked) if json_file is not None else {}
     net, images = asked.opened()
+    check_unchanged(files, asked)
     rows = plan_rows(net, images, radii, what)
     waiting = [(row, row.problem) for row in rows if row.problem is not None]
     outcomes = run_problems([p for _, p in waiting], estimator, run, title="robustness", quiet=quiet)
     for i, (row, _) in enumerate(waiting):
         row.estimate = outcomes.estimates.get(i)
-    summaries = summarise(rows, radii)
+    summaries, first = summarise(rows, radii), waiting[0][1] if waiting else None
     axis, found = axis_of(what.name), sorted({row.eps for row in rows if row.estimate is not None})
     deliver(
         lambda: _show(rows, summaries), prints(quiet, json_file),
-        lambda: write_json(json_file, _as_data(rows, summaries, what, outcomes)),
+        lambda: json_file and write_json(
+            json_file, {**_as_data(rows, summaries, what, outcomes), "provenance": record(asked, files, first)}
+        ),
         lambda: write_file(csv_file, lambda file: write_csv(file, ROW_COLUMNS, (row.flat() for row in rows))),
         lambda: write_file(plot if found else None, lambda file: _draw(curve_of(rows, found, axis), file)),
     )  # fmt: skip

@@ -5,9 +5,9 @@ What is claimed, why it is to be believed, what that takes for granted, and what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rarely.campaign.again import Answer
@@ -42,24 +42,19 @@ class Node:
     """One element of the argument."""
 
     kind: str  # a key of _SHORT
-    name: str  # as in G1
     text: str
     beside: tuple[Node, ...] = ()  # contexts and assumptions
     below: tuple[Node, ...] = ()  # what supports it
     standing: str = ""  # of a goal: supported, refuted, undecided, not developed
+    name: str = ""  # as in G1
 
 
-@dataclass
-class _Names:
-    """Numbers for the elements of one argument, by their kind."""
-
-    _next: dict[str, Iterator[int]] = field(default_factory=dict)
-
-    def node(
-        self, kind: str, text: str, beside: Sequence[Node] = (), below: Sequence[Node] = (), standing: str = ""
-    ) -> Node:
-        number = next(self._next.setdefault(kind, count(1)))
-        return Node(kind, f"{_SHORT[kind]}{number}", text, tuple(beside), tuple(below), standing)
+def _numbered(node: Node, counts: Counter[str]) -> Node:
+    """The same with names, from the top down."""
+    counts[node.kind] += 1
+    name = f"{_SHORT[node.kind]}{counts[node.kind]}"
+    beside, below = (tuple(_numbered(one, counts) for one in some) for some in (node.beside, node.below))
+    return replace(node, name=name, beside=beside, below=below)
 
 
 def claim(answer: Answer) -> str:
@@ -112,22 +107,22 @@ def assumptions(answer: Answer) -> list[str]:
 
 def argument(answer: Answer) -> Node:
     """The claim with all that supports it."""
-    names = _Names()
     words, files = answer.provenance.get("words"), answer.provenance.get("files", ())
     beside = []
     if isinstance(words, dict):
-        beside = [names.node("context", f"{role}: {words[role]}") for role in ("inputs", "property") if role in words]
+        beside = [Node("context", f"{role}: {words[role]}") for role in ("inputs", "property") if role in words]
     if isinstance(files, list) and files:
-        marks = ", ".join(f"{one.get('name')} ({str(one.get('sha256'))[:12]}…)" for one in files[:4])
-        beside.append(names.node("context", f"files, by sha256: {marks}{' and more' * (len(files) > 4)}"))
-    strategy = _over_images(answer, names) if isinstance(answer, Gate) else _by_kind(answer, names)
-    top = names.node("goal", f"{claim(answer)}.", beside, (), standing(answer))
-    left = names.node("goal", "The model of inputs, the property and the network's surroundings are as in operation.",
-                      standing="not developed")  # fmt: skip
-    return Node(top.kind, top.name, top.text, top.beside, (strategy, left), top.standing)
+        known = [one for one in files if isinstance(one, dict)]
+        marks = ", ".join(f"{one.get('name')} ({str(one.get('sha256'))[:12]}…)" for one in known[:4])
+        beside.append(Node("context", f"files, by sha256: {marks}{' and more' * (len(files) > 4)}"))
+    strategy = _over_images(answer) if isinstance(answer, Gate) else _by_kind(answer)
+    around = "The model of inputs, the property and the network's surroundings are as in operation."
+    left = Node("goal", around, standing="not developed")
+    top = Node("goal", f"{claim(answer)}.", tuple(beside), (strategy, left), standing(answer))
+    return _numbered(top, Counter())
 
 
-def _by_kind(answer: Estimate | Decision, names: _Names) -> Node:
+def _by_kind(answer: Estimate | Decision) -> Node:
     """One branch for what is proved, one for what statistics say, one for violations, one for searches."""
     records = _flat(answer.evidence)
     kinds: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -141,26 +136,27 @@ def _by_kind(answer: Estimate | Decision, names: _Names) -> Node:
         some = [record for record in records if isinstance(record, kind)]
         if not some:
             continue
-        taken = [record.assumes for record in some if isinstance(record, Number) and record.assumes]
-        beside = [names.node("assumption", text) for text in dict.fromkeys(taken)]
-        below = [names.node("solution", _told(record)) for record in some]
-        goals.append(names.node("goal", text, beside, below, _doubted(some)))
+        taken = dict.fromkeys(record.assumes for record in some if isinstance(record, Number) and record.assumes)
+        beside, below = (
+            (Node("assumption", told) for told in taken),
+            (Node("solution", _told(record)) for record in some),
+        )
+        goals.append(Node("goal", text, tuple(beside), tuple(below), _doubted(some)))
     how = answer.sentence if isinstance(answer, Decision) else f"{answer.sentence} {_by(answer)}".strip()
-    return names.node("strategy", f"By the strongest evidence that nothing contradicts. {how}", (), goals)
+    return Node("strategy", f"By the strongest evidence that nothing contradicts. {how}", (), tuple(goals))
 
 
-def _over_images(gate: Gate, names: _Names) -> Node:
+def _over_images(gate: Gate) -> Node:
     ordered = sorted(gate.decisions, key=lambda one: _ORDER.index(one.ruling))
     goals = []
     for one in ordered[:_MOST]:
-        proof = names.node("solution", f"{one.sentence}; {one.calls:,} calls")
-        goals.append(names.node("goal", f"{one.name}: below {gate.p_max:g}", (), (proof,), standing(one)))
+        why = Node("solution", f"{one.sentence}; {one.calls:,} calls")
+        goals.append(Node("goal", f"{one.name}: below {gate.p_max:g}", (), (why,), standing(one)))
     if more := ordered[_MOST:]:
-        rulings = ", ".join(
-            f"{sum(d.ruling is r for d in more)} {r.value}" for r in _ORDER if any(d.ruling is r for d in more)
-        )
-        goals.append(names.node("goal", f"{len(more)} more images: {rulings}", standing=standing(more[0])))
-    return names.node("strategy", f"Over each image, and then over all of them. {gate.sentence}", (), goals)
+        counts = Counter(one.ruling for one in more)
+        rulings = ", ".join(f"{counts[ruling]} {ruling.value}" for ruling in _ORDER if counts[ruling])
+        goals.append(Node("goal", f"{len(more)} more images: {rulings}", standing=standing(more[0])))
+    return Node("strategy", f"Over each image, and then over all of them. {gate.sentence}", (), tuple(goals))
 
 
 def _by(answer: Estimate) -> str:
