@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -216,5 +216,6 @@ def _word(answer: Any) -> str:
 
 
 def _said(answer: Any) -> str:
-    """The answer without what it cost."""
-    return str(answer).rpartition(" (")[0] or str(answer)
+    """The answer without its name and what it cost."""
+    told = str(answer if isinstance(answer, Gate) else replace(answer, name=""))
+    return told.rpartition(" (")[0] or told

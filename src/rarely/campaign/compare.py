@@ -200,11 +200,13 @@ def in_a_sentence(found: Comparison) -> str:
     """What was compared, as plain text."""
     matches = found.matches
     how = (
-        ", by their place, since no name is the same" if isinstance(matches, RecordMatches) and matches.by_place else ""
+        ", by their place, since no name is the same,"
+        if isinstance(matches, RecordMatches) and matches.by_place
+        else ""
     )
     return (
-        f"{found.done:,} problems matched{how} and done in both; {found.unfinished:,} matched but not done; "
-        f"{matches.only_a:,} only in A, {matches.only_b:,} only in B"
+        f"{found.done:,} problem{'s' * (found.done != 1)} matched{how} and done in both; "
+        f"{found.unfinished:,} matched but not done; {matches.only_a:,} only in A, {matches.only_b:,} only in B"
     )
 
 
