@@ -15,7 +15,7 @@ import torch
 from rarely.core.errors import InputError
 
 if TYPE_CHECKING:
-    from rarely.inputs import InputModel
+    from rarely.inputs import InputModel, Law
     from rarely.io.formats.images import Images
 
 BALL, GAUSSIAN = "ball", "gaussian"
@@ -123,7 +123,7 @@ def _range(part: str) -> tuple[str, float]:
     return kind, size
 
 
-def _law(kind: str, reach: float) -> object:
+def _law(kind: str, reach: float) -> Law:
     """Uniform between the extremes; a blur begins at none."""
     from rarely.inputs import Uniform
 
