@@ -123,6 +123,8 @@ def _asked(answer: Answer, folders: Sequence[Path], source: str) -> Asked:
     fits = {"estimate": Estimate, "certify": Decision if asked.images is None else Gate}.get(asked.question)
     if fits is None or not isinstance(answer, fits):
         raise FormatError(source, f"its answer is none to the question {asked.question!r} that it says was asked")
+    if asked.images is not None and len(asked.images.radii) != 1:
+        raise FormatError(source, f"a gate has one radius, not {len(asked.images.radii)}")
     for key, value in asked.settings.items():
         kind = _KINDS.get(key)
         known = _CHOICES.get(key) or (value,)

@@ -26,6 +26,7 @@ from rarely.io.problems import load_problem
 from rarely.registry import make_box_law
 
 _LISTED = 50  # files of one role that are told apart; a folder of pictures may have many more
+_MADE = ("architecture", "input_model")  # roles that only a Python object has
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -81,7 +82,8 @@ class Asked:
 
     def data(self) -> dict[str, Any]:
         """As JSON may hold it; what was not said is left away."""
-        return _said(asdict(self))
+        said: dict[str, Any] = _said(asdict(self))
+        return said
 
     def problem(self) -> Problem:
         """That of a property file."""
@@ -117,12 +119,12 @@ class Asked:
 
     def code(self) -> list[str]:
         """What of it would run code that somebody else may have written."""
-        objects = [name for _, name in self.named() if is_python(name)]
+        objects = [name for role, name in self.named() if role in _MADE or is_python(name)]
         return [*objects, *([self.network] if self.trust_pickle else [])]
 
     def moved(self, folders: Sequence[Path]) -> Asked:
         """The same with files that are not where they were taken from the first of some folders that has them."""
-        names = {role: _moved(name, folders) for role, name in self.named()}
+        names: dict[str, Any] = {role: _moved(name, folders) for role, name in self.named()}
         images = self.images
         if images is not None:
             images = replace(images, inputs=names.pop("inputs"), labels=names.pop("labels", None))

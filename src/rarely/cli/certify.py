@@ -95,16 +95,17 @@ def certify(
     shown, rejected = prints(quiet, json_file), answer.ruling.value == "rejected"
     keeps = rejected and any(len(witnesses) for _, witnesses in found)
 
-    def keep() -> None:
+    def keep_witnesses() -> None:
         if keeps:
             write_file(witness, partial(save_witnesses, found, many=images is not None))
             if shown:
                 screen().print(f"violating inputs: {witness}", markup=False)
 
-    deliver(
-        show, shown, keep,
-        lambda: write_json(json_file, with_record(answer, asked, files, problem, witness if keeps else None)),
-    )  # fmt: skip
+    def keep() -> None:
+        if json_file is not None:
+            write_json(json_file, with_record(answer, asked, files, problem, witness if keeps else None))
+
+    deliver(show, shown, keep_witnesses, keep)
     if answer.ruling.value != "accepted":
         raise typer.Exit(REJECTED if rejected else UNDECIDED)
 
@@ -127,8 +128,8 @@ def _images(
     if about["eps"] is None:
         raise InputError("--inputs needs --eps, which says how much of the noise")
     pictures.check_radii([about["eps"]])
-    what = Noise.read(noise, about["norm"], about["clip"])
-    return pictures.asked_about(inputs, (about["eps"],), what, about["labels"], about["mean"], about["std"])
+    happens = Noise.read(noise, about["norm"], about["clip"])
+    return pictures.asked_about(inputs, (about["eps"],), happens, about["labels"], about["mean"], about["std"])
 
 
 def _one(asked: Asked, loaded: Callable[[], None], quiet: bool) -> Answered:

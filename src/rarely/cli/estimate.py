@@ -71,15 +71,17 @@ def estimate(
     outcomes = run_problems(problems, estimator, run, title="estimating", quiet=quiet)
     found = outcomes.finished()
 
-    def recorded() -> list[Estimate]:
-        rows = sorted(outcomes.estimates)
-        return [with_record(outcomes.estimates[i], asked[i], told[i], problems[i], witnesses) for i in rows]
+    def keep() -> None:
+        if json_file is not None:
+            rows = sorted(outcomes.estimates)
+            kept = [with_record(outcomes.estimates[i], asked[i], told[i], problems[i], witnesses) for i in rows]
+            write_json(json_file, kept if many else kept[0])
 
     if found:
         deliver(
             lambda: _show(found, many), prints(quiet, json_file),
             lambda: write_file(witnesses, partial(save_witnesses, [(e.name, e.witnesses) for e in found], many=many)),
-            lambda: json_file and write_json(json_file, recorded() if many else recorded()[0]),
+            keep,
             lambda: write_file(plot, partial(_draw, found, many=many)),
         )  # fmt: skip
     elif outcomes.interrupted:

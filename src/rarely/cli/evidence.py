@@ -73,6 +73,8 @@ def evidence(
     from rarely.report.evidence import write_evidence
 
     (answer,) = _chosen(answers, only, source)
+    if out.resolve() == source.resolve():
+        raise InputError(f"{out} is the record itself; give the page another name with --out")
     check_writable(out)
     with writing(out) as draft:
         write_evidence(draft, answer, source, witnesses, out.name)

@@ -81,11 +81,14 @@ def robustness(
         row.estimate = outcomes.estimates.get(i)
     summaries, first = summarise(rows, radii), waiting[0][1] if waiting else None
     axis, found = axis_of(what.name), sorted({row.eps for row in rows if row.estimate is not None})
+
+    def keep() -> None:
+        if json_file is not None:
+            data = _as_data(rows, summaries, what, outcomes)
+            write_json(json_file, {**data, "provenance": record(asked, files, first)})
+
     deliver(
-        lambda: _show(rows, summaries), prints(quiet, json_file),
-        lambda: json_file and write_json(
-            json_file, {**_as_data(rows, summaries, what, outcomes), "provenance": record(asked, files, first)}
-        ),
+        lambda: _show(rows, summaries), prints(quiet, json_file), keep,
         lambda: write_file(csv_file, lambda file: write_csv(file, ROW_COLUMNS, (row.flat() for row in rows))),
         lambda: write_file(plot if found else None, lambda file: _draw(curve_of(rows, found, axis), file)),
     )  # fmt: skip

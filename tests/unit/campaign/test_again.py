@@ -135,6 +135,9 @@ def test_code_is_not_run_unless_it_is_trusted(folder: Path) -> None:
     assert again(file)[0] is Agreement.SAME
     assert (folder / "ran").exists()
     assert Asked("estimate", "whole.pt", trust_pickle=True).code() == ["whole.pt"]
+    (folder / "net:make").touch()  # a file of this name does not make it data
+    assert Asked("estimate", "w.safetensors", architecture="net:make").code() == ["net:make"]
+    assert not Asked("estimate", "n.onnx", "p.vnnlib", input_model="gaussian:0.1").code()
 
 
 @pytest.mark.parametrize(
