@@ -214,11 +214,7 @@ def _results(file: Path) -> Iterator[Record]:
     found: Any = study["rows"] if study else content if isinstance(content, list) else [content]
     try:
         for index, entry in enumerate(found):
-            yield (
-                _from_study(file, index, entry, study.get("noise", study["norm"]))
-                if study
-                else _alone(file, index, entry)
-            )
+            yield _from_study(file, index, entry, study) if study else _alone(file, index, entry)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FormatError(file, f"not a result of `rarely estimate` or `rarely robustness`: {error!r}") from error
 
@@ -229,12 +225,13 @@ def _alone(file: Path, index: int, data: Any) -> Record:
     return Record(f"{index:016x}", index, name, "", name, "", "", None, 0, "done", 1, "", estimate)
 
 
-def _from_study(file: Path, index: int, row: Any, norm: str) -> Record:
+def _from_study(file: Path, index: int, row: Any, study: dict[str, Any]) -> Record:
     """A row of `rarely robustness`: an image at a radius. It waits when it was misclassified or not reached."""
     data = row["estimate"]
     estimate = None if data is None else Estimate.from_json(json.dumps(data), str(file))
     image, radius = str(row["image"]), float(row["eps"])
+    noise = str(study.get("noise") or study["norm"])
     return Record(
-        f"{index:016x}", index, f"{image} {radius:g}", file.stem, image, str(row["label"]), norm, radius, 0,
+        f"{index:016x}", index, f"{image} {radius:g}", file.stem, image, str(row["label"]), noise, radius, 0,
         "done" if estimate else "waiting", 1, "", estimate,
     )  # fmt: skip
