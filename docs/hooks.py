@@ -20,6 +20,7 @@ _FORMULA = re.compile(r'<(?:span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</
 PARTS: dict[str, Callable[..., str]] = {
     "api": api.names,
     "commands": commands.all_commands,
+    "decision-keys": keys.decision_keys,
     "estimate-keys": keys.estimate_keys,
     "estimate-schema": keys.estimate_schema,
     "examples": examples.example_table,

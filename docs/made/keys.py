@@ -1,7 +1,8 @@
-"""The keys of an estimate's JSON, from the descriptions in its schema."""
+"""The keys of the JSON of estimates and decisions, from the descriptions in their schemas."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 from made.text import cell
 
-SCHEMA = Path(__file__).parents[1] / "reference" / "estimate.schema.json"
+REFERENCE = Path(__file__).parents[1] / "reference"
+SCHEMA, DECISION = REFERENCE / "estimate.schema.json", REFERENCE / "decision.schema.json"
 
 
 def estimate_schema() -> str:
@@ -26,6 +28,17 @@ def estimate_keys() -> str:
             name = kind["properties"]["kind"]["const"]
             keys = {key: entry for key, entry in kind["properties"].items() if key != "kind"}
             lines += [f"#### `{name}`\n\n{kind['description']}\n", *_keys({"properties": keys}, shared)]
+    return "\n".join(lines)
+
+
+def decision_keys() -> str:
+    """Those of estimates are not told again."""
+    own = json.loads(DECISION.read_text(encoding="utf-8"))["$defs"]
+    shared = {**json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"], **own}
+    lines = []
+    for name in ("decision", "gate"):
+        rows = itertools.takewhile(bool, _keys(own[name], shared))
+        lines += [f"### A {name}\n\n{own[name]['description']}\n", *rows, ""]
     return "\n".join(lines)
 
 
@@ -56,7 +69,8 @@ def _type(entry: dict[str, Any], shared: dict[str, Any]) -> str:
     if "anyOf" in entry:
         return " or ".join(_type(one, shared) for one in entry["anyOf"])
     if entry.get("type") == "array":
-        return f"list of {_type(entry['items'], shared)}s"
+        inside = _type(entry["items"], shared)
+        return f"list of {inside.replace('list', 'lists', 1) if inside.startswith('list') else f'{inside}s'}"
     if entry.get("$ref", "").endswith("/evidence"):
         return "record"
     return str(_resolved(entry, shared).get("type", "number"))

@@ -68,8 +68,8 @@ class Setting:
 
 SETTINGS = {
     "particles": Setting(int, "Particles of each population (N in the paper).", "-n"),
-    "quantile": Setting(float, "Share of particles that survive a level (rho)."),
-    "steps": Setting(int, "Kernel steps at each level (M).", word="auto"),
+    "quantile": Setting(float, "Share of particles that survive a level (rho in the paper)."),
+    "steps": Setting(int, "Kernel steps at each level (M in the paper).", word="auto"),
     "islands": Setting(int, "Independent populations; their spread gives the interval."),
     "log_p_min": Setting(float, "Floor: give up below this natural log of p.", hidden=True),
     "samples": Setting(int, "Inputs drawn at most by each problem."),

@@ -22,6 +22,7 @@ from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import CHECKED, INSIDE, build
+from rarely.core.errors import InputError
 from rarely.core.evidence import REAL
 from rarely.core.problem import Problem
 from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
@@ -241,7 +242,11 @@ def _possible(problem: Problem, proof: Proof) -> bool:
     """
     assert proof.witness is not None
     point = proof.witness.unsqueeze(0).to(problem.adapted.dtype)
-    return float(problem.score(point)) >= 0 and float(problem.inputs.log_density(point)) > -math.inf
+    try:
+        density = float(problem.inputs.log_density(point))
+    except InputError:  # of a law without a density nobody can say whether it draws this very point
+        return False
+    return density > -math.inf and float(problem.score(point)) >= 0
 
 
 def probability_bounds(

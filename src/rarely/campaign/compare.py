@@ -1,4 +1,4 @@
-"""Two campaigns side by side: the same problems on another network, epoch or version of rarely."""
+"""Two campaigns, or two files of results, side by side: the same problems on another network, epoch or version."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from heapq import nlargest
 from pathlib import Path
 from statistics import fmean, median, stdev
 from tempfile import gettempdir
-from typing import Any
+from typing import Any, Protocol
 
 from rarely.campaign.store import Record, Store
 from rarely.campaign.trouble import explained
 from rarely.core.errors import InputError
-from rarely.questions.result import Outcome
+from rarely.questions.result import Outcome, scientific
 from rarely.stats.intervals import incomplete_beta, student_quantile
+from rarely.stats.statistic import Interval
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One problem in both campaigns, A and B. `difference` is log p in B minus log p in A, where both have a number."""
+    """One problem on both sides, A and B. `difference` is log p in B minus log p in A, where both have a number."""
 
     name: str
     a: Record
@@ -33,6 +34,11 @@ class Pair:
     difference: float | None
     low: float | None  # interval of the difference, from those of the two estimates
     high: float | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the two differ by more than their intervals explain."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
     @property
     def verdict(self) -> str:
@@ -45,7 +51,7 @@ class Pair:
     def weight(self) -> tuple[int, float]:
         """Clear differences by size, then those that may be chance, then what only one has, then nothing to compare."""
         if self.difference is not None:
-            return 4 if "fails" in self.verdict else 3, abs(self.difference)
+            return 4 if self.clear else 3, abs(self.difference)
         return 2 if "only" in self.verdict else 0 if "either" in self.verdict else 1, 0.0
 
 
@@ -58,22 +64,62 @@ class Spread:
     high: float
 
 
+class Matches(Protocol):
+    """Which problems the two sides share."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def only_a(self) -> int:
+        """Problems that the other side does not have."""
+        ...
+
+    @property
+    def only_b(self) -> int: ...
+
+    def pairs(self) -> Iterator[Pair]:
+        """Those that are done on both sides, in the order of A."""
+        ...
+
+
 @dataclass(frozen=True)
-class Matches:
-    """Which problems two stores share, as places in their plans: sixteen bytes a problem."""
+class StoreMatches:
+    """Of two stores, as places in their plans: sixteen bytes a problem."""
 
     a: Store
     b: Store
     places: tuple[array[int], array[int]]
-    only_a: int  # problems that the other campaign does not have
+    only_a: int
     only_b: int
 
+    @property
+    def count(self) -> int:
+        return len(self.places[0])
+
     def pairs(self) -> Iterator[Pair]:
-        """Those that are done in both, in the order of A, read from the stores one at a time."""
+        """Read from the stores one at a time."""
         for one, other in zip(*self.places, strict=True):
             pair = _pair(self.a.at(one), self.b.at(other))
             if pair is not None:
                 yield pair
+
+
+@dataclass(frozen=True)
+class RecordMatches:
+    """Of two lists of results."""
+
+    both: tuple[tuple[Record, Record], ...]
+    only_a: int
+    only_b: int
+    by_place: bool = False  # no name is on both sides, so that the first stands beside the first
+
+    @property
+    def count(self) -> int:
+        return len(self.both)
+
+    def pairs(self) -> Iterator[Pair]:
+        return (pair for one, other in self.both if (pair := _pair(one, other)) is not None)
 
 
 @dataclass(frozen=True)
@@ -92,9 +138,10 @@ class Comparison:
     @property
     def unfinished(self) -> int:
         """Pairs of which one half is waiting or failed."""
-        return len(self.matches.places[0]) - self.done
+        return self.matches.count - self.done
 
 
+_LARGE = 700.0  # log of what floats can hold
 _ONE_SIDED = {
     (True, True): "no number to compare",
     (True, False): "violation found in A only",
@@ -109,7 +156,29 @@ def compare_stores(a: Store, b: Store, shown: int = 20) -> Comparison:
     Where a campaign has several networks, problems are matched by the network's name, too. Memory grows by a few
     numbers a problem.
     """
-    matches = _matches(a, b)
+    return _compared(_matches(a, b), shown)
+
+
+def compare_records(a: Sequence[Record], b: Sequence[Record], shown: int = 20) -> Comparison:
+    """Match problems by name, replicates of one name in their order.
+
+    Where not a single name is on both sides, and both have as many, they stand beside each other as they come.
+    """
+    waiting: dict[str, list[Record]] = {}
+    for record in reversed(b):
+        waiting.setdefault(record.name, []).append(record)
+    both = [(record, waiting[record.name].pop()) for record in a if waiting.get(record.name)]
+    if both:
+        return _compared(RecordMatches(tuple(both), len(a) - len(both), len(b) - len(both)), shown)
+    if len(a) != len(b):
+        raise InputError(
+            f"no problem has the same name in both, and there are {len(a)} and {len(b)} of them, so that it cannot be "
+            "said which belong together"
+        )
+    return _compared(RecordMatches(tuple(zip(a, b, strict=True)), 0, 0, by_place=True), shown)
+
+
+def _compared(matches: Matches, shown: int) -> Comparison:
     differences, verdicts, confidences = array("d"), Counter[str](), set[float]()
 
     def counted() -> Iterator[Pair]:
@@ -122,7 +191,7 @@ def compare_stores(a: Store, b: Store, shown: int = 20) -> Comparison:
 
     largest = nlargest(shown, counted(), key=lambda pair: pair.weight)
     if len(confidences) > 1:
-        raise InputError(f"the campaigns have intervals of confidence {sorted(confidences)}; compare needs one")
+        raise InputError(f"the two sides have intervals of confidence {sorted(confidences)}; compare needs one")
     confidence, done = confidences.pop() if confidences else 0.95, verdicts.total()
     return Comparison(
         matches, confidence, done, done - len(differences), dict(verdicts.most_common()), tuple(largest),
@@ -130,7 +199,21 @@ def compare_stores(a: Store, b: Store, shown: int = 20) -> Comparison:
     )  # fmt: skip
 
 
-def _matches(a: Store, b: Store) -> Matches:
+def in_a_sentence(found: Comparison) -> str:
+    """What was compared, as plain text."""
+    matches = found.matches
+    how = (
+        ", by their place, since no name is the same,"
+        if isinstance(matches, RecordMatches) and matches.by_place
+        else ""
+    )
+    return (
+        f"{found.done:,} problem{'s' * (found.done != 1)} matched{how} and done in both; "
+        f"{found.unfinished:,} matched but not done; {matches.only_a:,} only in A, {matches.only_b:,} only in B"
+    )
+
+
+def _matches(a: Store, b: Store) -> StoreMatches:
     """By a table of SQLite's own, which goes to disk where it is large."""
     by_name = any(len({row[3] for row in store.rows()}) > 1 for store in (a, b))
     places = array("q"), array("q")
@@ -153,7 +236,7 @@ def _matches(a: Store, b: Store) -> Matches:
             f"{a.path.parent} and {b.path.parent} have no problem in common: problems are matched by item, norm, "
             f"radius and replicate{', and by the name of the network, since there are several' if by_name else ''}"
         )
-    return Matches(a, b, places, sizes[0] - len(places[0]), sizes[1] - len(places[0]))
+    return StoreMatches(a, b, places, sizes[0] - len(places[0]), sizes[1] - len(places[0]))
 
 
 def _identity(row: tuple[Any, ...], by_name: bool) -> tuple[str, int, int]:
@@ -169,13 +252,27 @@ def _pair(a: Record, b: Record) -> Pair | None:
     if x is None or y is None:
         return None
     name = a.name.removeprefix(f"{a.network} ")
-    if not (math.isfinite(x.log_prob) and math.isfinite(y.log_prob)):
-        return Pair(name, a, b, None, None, None)
-    difference = y.log_prob - x.log_prob
-    # Zou and Donner (2008): each side of the interval from the sides of the two that are in question.
-    below = math.hypot(y.log_prob - y.interval.low, x.interval.high - x.log_prob)
-    above = math.hypot(y.interval.high - y.log_prob, x.log_prob - x.interval.low)
-    return Pair(name, a, b, difference, difference - below, difference + above)
+    found = difference(x.log_prob, x.interval, y.log_prob, y.interval)
+    return Pair(name, a, b, *(found or (None, None, None)))
+
+
+def difference(x: float, x_interval: Interval, y: float, y_interval: Interval) -> tuple[float, float, float] | None:
+    """log p of the second minus that of the first with its interval; None where one has no number.
+
+    Zou and Donner (2008): each side of the interval from the sides of the two that are in question.
+    """
+    if not (math.isfinite(x) and math.isfinite(y)):
+        return None
+    below = math.hypot(y - y_interval.low, x_interval.high - x)
+    above = math.hypot(y_interval.high - y, x - x_interval.low)
+    return y - x, y - x - below, y - x + above
+
+
+def ratio(log_ratio: float) -> str:
+    """How many times as probable, from a difference of log p."""
+    if math.isinf(log_ratio):
+        return "0" if log_ratio < 0 else "inf"
+    return scientific(log_ratio) if log_ratio < _LARGE else f"e^{log_ratio:.4g}"
 
 
 def _violates(record: Record) -> bool:

@@ -51,26 +51,41 @@ def is_python(path: str) -> bool:
     return ":" in path and not is_onnx(path) and not exists(path)
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """All that is behind a name, found without running any of it."""
+
+    files: list[tuple[str, Path]]  # by what they are called, itself first
+    versions: list[tuple[str, str]]  # of distributions that it imports
+    uncovered: list[str]  # what was not found, in words
+
+
+def pieces(path: str) -> Pieces:
+    """The files behind the name of a file, a folder or a Python object."""
+    place = Path(split_output(path)[0])
+    if place.is_dir():
+        # Pictures are looked for in the folder itself, not below it.
+        return Pieces([(file.name, file) for file in sorted(place.iterdir()) if file.is_file()], [], [])
+    if is_python(path):
+        sources = sources_of(path.rpartition(":")[0])
+        files = list(sources.files.items())
+        return Pieces(files[:1] + sorted(files[1:]), sorted(sources.versions.items()), sources.uncovered)
+    inside = is_onnx(path) and place.is_file()  # a pipe would be waited for
+    others = [(other, place.resolve().parent / other) for other in _external(place)] if inside else []
+    return Pieces([(place.name, place), *others], [], [])
+
+
 def content_of(path: str) -> Content:
     """Hash what is behind a name."""
     name, attribute = split_output(path)
-    place, uncovered = Path(name), list[str]()
     try:
-        if place.is_dir():
-            # Pictures are looked for in the folder itself, not below it.
-            parts = [(file.name, _hash(file)) for file in sorted(place.iterdir()) if file.is_file()]
-        elif is_python(path):
-            module, _, attribute = path.rpartition(":")
-            sources = sources_of(module)
-            parts = [(named, _hash(file)) for named, file in sources.files.items()]
-            parts = parts[:1] + sorted(parts[1:]) + sorted(sources.versions.items())
-            uncovered = sources.uncovered
-        else:
-            parts = [(place.name, _hash(place))]
-            if is_onnx(path):
-                parts += [(other, _hash(place.resolve().parent / other)) for other in _external(place)]
+        behind = pieces(path)
+        parts = [(part, sha256(file)[:32]) for part, file in behind.files] + behind.versions
     except OSError as error:
         raise FormatError(name, f"cannot be read ({error.strerror})") from error
+    if is_python(path):
+        attribute = path.rpartition(":")[2]
+    place, uncovered = Path(name), behind.uncovered
     if attribute:
         parts[:1] = [(part, f"{hashed}:{attribute}") for part, hashed in parts[:1]]
     # Places are not in it, nor the name of the file itself: a plan that is moved asks for the same numbers.
@@ -99,7 +114,7 @@ def import_afresh(file: File) -> None:
     """Have Python forget older versions of the sources behind an object: workers of a cluster live long."""
     if not is_python(file.path):
         return
-    now = {name: _hash(source) for name, source in sources_of(file.path.rpartition(":")[0]).files.items()}
+    now = {name: sha256(source) for name, source in sources_of(file.path.rpartition(":")[0]).files.items()}
     if any(_imported.get(name, hashed) != hashed for name, hashed in now.items()):
         for name in now:
             sys.modules.pop(name.removesuffix(".py"), None)
@@ -124,7 +139,7 @@ def few(parts: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 _hashes: dict[tuple[str, int, int, int, int], str] = {}
 
 
-def _hash(file: Path) -> str:
+def sha256(file: Path) -> str:
     """Of a file's bytes; once for each state of it, since every chunk asks."""
     if not file.is_file():
         file.stat()  # says what is wrong, as a rule
@@ -133,7 +148,7 @@ def _hash(file: Path) -> str:
     key = (str(file), known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns)
     if key not in _hashes:
         with file.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()[:32]
+            found = hashlib.file_digest(content, "sha256").hexdigest()
         if time.time_ns() - max(known.st_mtime_ns, known.st_ctime_ns) < _SETTLED:
             return found  # another change may come within one tick of the file system's clock
         _hashes[key] = found

@@ -1,4 +1,4 @@
-"""A classifier under random noise: images at several radii, and what they say together.
+"""A classifier under random noise or corruptions: images at several radii, and what they say together.
 
 Not a stored campaign: a handful of images starts at once, runs as one batch in this process, and leaves no folder.
 """
@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from rarely.campaign.noise import Noise
 from rarely.core.errors import InputError
 from rarely.core.network import Network, adapt_network
 from rarely.core.problem import Problem
 from rarely.core.properties import Misclassification
-from rarely.inputs import LpBall
 from rarely.io.files import one_line
 from rarely.io.formats.images import Images
 from rarely.questions.result import Estimate
@@ -37,6 +37,7 @@ class Curve:
     name: str
     radii: Sequence[float]
     log_probs: Sequence[ArrayLike]
+    axis: str = "radius ε"  # what the radii are
 
     def quartiles(self) -> NDArray[Any]:
         """(radii, 3), NaN where there is no problem."""
@@ -70,26 +71,33 @@ class Row:
         return {name: known.get(name, getattr(self, name, "")) for name in ROW_COLUMNS}
 
 
-def plan_rows(
-    network: Any, images: Images, radii: Sequence[float], norm: str, clip: tuple[float, float] | None
-) -> list[Row]:
+def plan_rows(network: Any, images: Images, radii: Sequence[float], noise: Noise) -> list[Row]:
     """A row for every image and radius, with its problem; without labels the network's own answers are kept."""
-    predicted, outputs = _answers(network, images)
-    images.check_labels(outputs)
-    labels = predicted if images.labels is None else images.labels
+    predicted, labels = answers(network, images)
     rows = []
     for i, (image, label, answer) in enumerate(zip(images.names, labels, predicted, strict=True)):
-        pixels = images[i]
         for eps in radii:
             row = Row(image, int(label), int(answer), eps, None)
             if not row.misclassified:
-                ball = LpBall(torch.from_numpy(pixels), eps, norm, clip)
-                row.problem = Problem(network, Misclassification(row.label), ball, f"{image} eps {eps:g}")
+                row.problem = pose(network, images, i, row.label, eps, noise)
             rows.append(row)
     return rows
 
 
-def _answers(network: Any, images: Images) -> tuple[NDArray[np.int64], int]:
+def pose(network: Any, images: Images, i: int, label: int, eps: float, noise: Noise) -> Problem:
+    """How often does image `i`, changed as `noise` says, get another class than `label`?"""
+    inputs = noise.around(images, i, eps)
+    return Problem(network, Misclassification(label), inputs, f"{images.names[i]} eps {eps:g}")
+
+
+def answers(network: Any, images: Images) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The class that the network gives every image, and the label of each: the same where there is no other."""
+    predicted, outputs = _predicted(network, images)
+    images.check_labels(outputs)
+    return predicted, predicted if images.labels is None else images.labels
+
+
+def _predicted(network: Any, images: Images) -> tuple[NDArray[np.int64], int]:
     """The class that the network gives every image, and how many classes it knows."""
     try:
         adapted, first = adapt_network(network, torch.from_numpy(images.rows(0, 1)))
@@ -133,7 +141,7 @@ def summarise(rows: Sequence[Row], radii: Sequence[float]) -> list[Summary]:
     return found
 
 
-def curve_of(rows: Sequence[Row], radii: Sequence[float]) -> Curve:
-    """log p of what is known at each of `radii`."""
+def curve_of(rows: Sequence[Row], radii: Sequence[float], axis: str = Curve.axis) -> Curve:
+    """log p of what is known at each of `radii`, which are what `axis` says."""
     known = [(row.eps, row.estimate.log_prob) for row in rows if row.estimate is not None]
-    return Curve("", radii, [[log_prob for at, log_prob in known if at == eps] for eps in radii])
+    return Curve("", radii, [[log_prob for at, log_prob in known if at == eps] for eps in radii], axis)

@@ -10,12 +10,15 @@ import typer
 from rarely import __version__
 from rarely.cli.campaign import campaign
 from rarely.cli.certify import certify
+from rarely.cli.compare import compare
 from rarely.cli.demo import demo
 from rarely.cli.doctor import doctor
 from rarely.cli.estimate import estimate
+from rarely.cli.evidence import evidence
 from rarely.cli.help import Command, Group
 from rarely.cli.inspect import inspect
 from rarely.cli.output import drop_output, end_interrupted, show_error
+from rarely.cli.record import keep_typed
 from rarely.cli.report import plot, report
 from rarely.cli.robustness import robustness
 from rarely.cli.verify import verify
@@ -27,6 +30,10 @@ OUR_ERROR = 70  # EX_SOFTWARE of sysexits.h: 1 means that something was rejected
 
 class _Group(Group):
     """Errors that a user can cause become one message and exit code 2; any other keeps its traceback and exits 70."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        keep_typed(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -64,7 +71,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (estimate, robustness, verify, certify, inspect, report, plot, demo, doctor):
+for command in (estimate, robustness, verify, certify, evidence, compare, inspect, report, plot, demo, doctor):
     app.command(cls=Command)(command)
 app.add_typer(campaign, name="campaign")
 

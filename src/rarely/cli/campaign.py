@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rarely.cli import options as opt
+from rarely.cli.compare import SHOWN, CsvFile, HtmlFile, deliver_comparison
 from rarely.cli.help import Command, Group
 from rarely.cli.output import (
     check_writable,
@@ -20,18 +20,15 @@ from rarely.cli.output import (
     plain_table,
     prints,
     screen,
-    write_file,
     write_json,
     writing,
 )
 
 if TYPE_CHECKING:
     from rarely.campaign.campaign import PlanSummary
-    from rarely.campaign.compare import Comparison, Pair
     from rarely.campaign.store import Store
 
 FAILURES = 1  # exit code of a run that ended with failed problems
-_SHOWN = 20  # lines of a comparison on the screen
 
 campaign = typer.Typer(
     cls=Group,
@@ -122,26 +119,23 @@ def status(folder: Folder, json_file: opt.JsonFile = None, quiet: opt.Quiet = Fa
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="Folder of a campaign.", show_default=False)],
     second: Annotated[Path, typer.Argument(metavar="B", help="Folder of another one.", show_default=False)],
-    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write one line per pair.")] = None,
+    csv_file: CsvFile = None,
+    html_file: HtmlFile = None,
     json_file: opt.JsonFile = None,
     quiet: opt.Quiet = False,
 ) -> None:
     """Compare the same problems in two campaigns: other networks, epochs or versions.
 
-    Problems are matched by item, norm, radius and replicate. A difference is log p in B minus log p in A.
+    Problems are matched by item, norm, radius and replicate. B / A is p in B over p in A; a difference, log p in B
+    minus log p in A.
     """
     from rarely.campaign.compare import compare_stores
     from rarely.campaign.store import Store
-    from rarely.campaign.tables import write_csv
 
-    check_writable(csv_file, json_file)
+    check_writable(csv_file, html_file, json_file)
     with Store.open(first) as a, Store.open(second) as b:
-        found = compare_stores(a, b, _SHOWN)
-        deliver(
-            lambda: _show_comparison(found), prints(quiet, json_file),
-            lambda: write_json(json_file, _as_data(found), pairs=map(_pair_row, found.matches.pairs())),
-            lambda: write_file(csv_file, lambda file: write_csv(file, _PAIR, map(_pair_row, found.matches.pairs()))),
-        )  # fmt: skip
+        found = compare_stores(a, b, SHOWN)
+        deliver_comparison(found, (a.header.name, b.header.name), csv_file, html_file, json_file, quiet)
 
 
 @campaign.command(cls=Command)
@@ -168,10 +162,10 @@ def _show_plan(summary: PlanSummary) -> None:
     from rarely.report.charts import large
 
     table = plain_table("group", "problems", right=[1])
-    for name, count in summary.groups[:_SHOWN]:
+    for name, count in summary.groups[:SHOWN]:
         table.add_row(name, f"{count:,}")
-    if len(summary.groups) > _SHOWN:
-        table.add_row(f"and {len(summary.groups) - _SHOWN} more", "")
+    if len(summary.groups) > SHOWN:
+        table.add_row(f"and {len(summary.groups) - SHOWN} more", "")
     console = screen()
     console.print(table)
     for settings in summary.settings:
@@ -192,8 +186,8 @@ def _show_status(store: Store) -> None:
     console.print(f"{store.calls():,} network calls")
     _show_uncovered(store.uncovered)
     for number, record in enumerate(store.records("failed")):
-        if number == _SHOWN:
-            console.print(f"and {counts['failed'] - _SHOWN} more failed problems", style="red")
+        if number == SHOWN:
+            console.print(f"and {counts['failed'] - SHOWN} more failed problems", style="red")
             break
         console.print(f"failed: {record.name}: {record.reason}", style="red", markup=False, soft_wrap=True)
     if counts["waiting"]:
@@ -202,70 +196,7 @@ def _show_status(store: Store) -> None:
 
 def _show_uncovered(uncovered: Sequence[str]) -> None:
     """What a resumed run would not notice."""
-    for one in uncovered[:_SHOWN]:
+    for one in uncovered[:SHOWN]:
         screen().print(f"not covered by the fingerprint: {one}", markup=False, soft_wrap=True)
-    if len(uncovered) > _SHOWN:
-        screen().print(f"and {len(uncovered) - _SHOWN} more that it does not cover")
-
-
-def _show_comparison(found: Comparison) -> None:
-    console = screen()
-    console.print(
-        f"{found.done:,} problems matched and done in both; {found.unfinished:,} matched but not done; "
-        f"{found.matches.only_a:,} only in A, {found.matches.only_b:,} only in B"
-    )
-    table = plain_table("problem", "log p in A", "log p in B", "difference", f"{found.confidence:.0%} interval", "")
-    for pair in found.largest:
-        change, interval = "", ""
-        if pair.difference is not None:
-            change, interval = f"{pair.difference:+.2f}", f"{pair.low:+.2f} to {pair.high:+.2f}"
-        table.add_row(pair.name, _log_prob(pair.a), _log_prob(pair.b), change, interval, pair.verdict)
-    console.print(table)
-    if found.done > _SHOWN:
-        console.print(f"the {_SHOWN} largest differences of {found.done:,}; all of them with --csv or --json")
-    if found.undefined:
-        console.print(f"{found.undefined:,} without a difference, which stand last: one side or both have no number")
-    for verdict, count in found.verdicts.items():
-        console.print(f"{count:,} {verdict}")
-    for name, spread in (("mean", found.mean), ("median", found.median)):
-        if spread is not None:
-            console.print(
-                f"{name} difference of log p {spread.value:+.3f}, {found.confidence:.0%} in "
-                f"[{spread.low:+.3f}, {spread.high:+.3f}] over problems"
-            )
-
-
-def _log_prob(record: Any) -> str:
-    value: float = record.estimate.log_prob
-    return f"{value:.2f}" if math.isfinite(value) else record.estimate.outcome.value
-
-
-_PAIR = (
-    "problem", "network_a", "network_b", "outcome_a", "outcome_b", "log_prob_a", "log_prob_b", "difference", "low",
-    "high", "verdict",
-)  # fmt: skip
-
-
-def _pair_row(pair: Pair) -> dict[str, Any]:
-    a, b = pair.a.estimate, pair.b.estimate
-    assert a is not None
-    assert b is not None
-    told = (
-        pair.name, pair.a.network, pair.b.network, a.outcome.value, b.outcome.value, a.log_prob, b.log_prob,
-        pair.difference, pair.low, pair.high, pair.verdict,
-    )  # fmt: skip
-    return dict(zip(_PAIR, told, strict=True))
-
-
-def _as_data(found: Comparison) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "confidence": found.confidence,
-        "only_a": found.matches.only_a,
-        "only_b": found.matches.only_b,
-        "unfinished": found.unfinished,
-        "undefined": found.undefined,
-        "verdicts": found.verdicts,
-        "mean": found.mean and asdict(found.mean),
-        "median": found.median and asdict(found.median),
-    }
+    if len(uncovered) > SHOWN:
+        screen().print(f"and {len(uncovered) - SHOWN} more that it does not cover")

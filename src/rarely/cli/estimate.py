@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rarely import registry
 from rarely.cli import options as opt
 from rarely.cli.output import (
     check_writable,
@@ -18,14 +17,16 @@ from rarely.cli.output import (
     estimates_table,
     outcome_counts,
     prints,
+    save_witnesses,
     screen,
     write_file,
     write_json,
 )
+from rarely.cli.record import with_record
 from rarely.cli.running import run_problems
 
 if TYPE_CHECKING:
-    from rarely.core.problem import Problem
+    from rarely.campaign.asked import Asked
     from rarely.questions.result import Estimate
 
 
@@ -42,14 +43,7 @@ def estimate(
     ],
     method: opt.EstimatorChoice,
     run: opt.RunSettings,
-    input_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help=f"How inputs fall in the property's box: {registry.input_model_help()}. Default: uniform.",
-            rich_help_panel=opt.FILES,
-        ),
-    ] = None,
+    input_model: opt.InputModel = None,
     architecture: opt.Architecture = None,
     trust_pickle: opt.TrustPickle = False,
     witnesses: Annotated[
@@ -64,18 +58,30 @@ def estimate(
 
     Several properties of one network, or several .rlv files, run as one batch: one line each, and a list in the JSON.
     """
+    from rarely.campaign.asked import check_unchanged, seen
+
     check_writable(json_file, plot, witnesses)
     estimator = method.make()
-    many, problems = _load(
-        files, {"input_model": input_model, "architecture": architecture, "trust_pickle": trust_pickle}
-    )
+    about = {"input_model": input_model, "architecture": architecture, "trust_pickle": trust_pickle}
+    many, asked = _asked(files, {**about, "settings": {**method.plain(), **run.plain()}})
+    told = [seen(one) for one in asked] if json_file is not None else []
+    problems = [one.problem() for one in asked]
+    for before, one in zip(told, asked, strict=False):
+        check_unchanged(before, one)
     outcomes = run_problems(problems, estimator, run, title="estimating", quiet=quiet)
     found = outcomes.finished()
+
+    def keep() -> None:
+        if json_file is not None:
+            rows = sorted(outcomes.estimates)
+            kept = [with_record(outcomes.estimates[i], asked[i], told[i], problems[i], witnesses) for i in rows]
+            write_json(json_file, kept if many else kept[0])
+
     if found:
         deliver(
             lambda: _show(found, many), prints(quiet, json_file),
-            lambda: write_json(json_file, found if many else found[0]),
-            lambda: write_file(witnesses, partial(_save_witnesses, found, many=many)),
+            lambda: write_file(witnesses, partial(save_witnesses, [(e.name, e.witnesses) for e in found], many=many)),
+            keep,
             lambda: write_file(plot, partial(_draw, found, many=many)),
         )  # fmt: skip
     elif outcomes.interrupted:
@@ -83,10 +89,11 @@ def estimate(
     outcomes.exit_if_interrupted()
 
 
-def _load(files: Sequence[str], settings: dict[str, Any]) -> tuple[bool, list[Problem]]:
-    """The problems, and whether they were asked for as a list."""
+def _asked(files: Sequence[str], about: dict[str, Any]) -> tuple[bool, list[Asked]]:
+    """The questions, and whether they were asked for as a list."""
+    from rarely.campaign.asked import Asked
     from rarely.core.errors import InputError
-    from rarely.io.problems import is_rlv, load_problem, rlv_files
+    from rarely.io.problems import is_rlv, rlv_files
 
     inside = [map(str, rlv_files(Path(file))) if Path(file).is_dir() else [file] for file in files]
     paths = list(chain.from_iterable(inside))
@@ -97,12 +104,12 @@ def _load(files: Sequence[str], settings: dict[str, Any]) -> tuple[bool, list[Pr
             raise InputError(
                 f"{foreign[0]} stands among .rlv files, which hold network and property; run it on its own"
             )
-        return many or len(paths) > 1, [load_problem(path, name=_stem(path), **settings) for path in paths]
+        return many or len(paths) > 1, [Asked("estimate", path, name=_stem(path), **about) for path in paths]
     network, *properties = paths
     if not properties:
-        return False, [load_problem(network, **settings)]
+        return False, [Asked("estimate", network, **about)]
     named = [(prop, f"{_stem(network)} {_stem(prop)}") for prop in properties]
-    return len(named) > 1, [load_problem(network, prop, name=name, **settings) for prop, name in named]
+    return len(named) > 1, [Asked("estimate", network, prop, name=name, **about) for prop, name in named]
 
 
 def _stem(path: str) -> str:
@@ -116,22 +123,6 @@ def _show(found: Sequence[Estimate], many: bool) -> None:
         return
     console.print(estimates_table(found))
     console.print(outcome_counts(found))
-
-
-def _save_witnesses(found: Sequence[Estimate], file: Path, *, many: bool) -> None:
-    import numpy as np
-
-    from rarely.core.evidence import packed
-
-    if not many:
-        found[0].witnesses.save(file)
-        return
-    # Problems may differ in shape and in how many witnesses they have, so each has arrays of its own.
-    arrays = {"names": np.array([estimate.name for estimate in found])}
-    for i, estimate in enumerate(found):
-        arrays[f"inputs_{i}"] = estimate.witnesses.inputs.numpy()
-        arrays[f"scores_{i}"] = estimate.witnesses.scores.numpy()
-    file.write_bytes(packed(arrays))
 
 
 def _draw(found: Sequence[Estimate], file: Path, *, many: bool) -> None:

@@ -45,6 +45,10 @@ class EstimatorChoice:
     def make(self) -> Estimator:
         return registry.make_estimator(self.estimator, self.kernel, self.settings, _option)
 
+    def plain(self) -> dict[str, Any]:
+        """What was given, by name."""
+        return {"estimator": self.estimator, "kernel": self.kernel, **self.settings}
+
 
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
@@ -103,6 +107,16 @@ Dtype = Annotated[
     DtypeName | None,
     typer.Option(help="Precision; default: the network's own.", rich_help_panel=RUN, show_default=False),
 ]
+InputModel = Annotated[
+    str | None,
+    typer.Option(
+        "--input-model",
+        metavar="MODEL",
+        help=f"How inputs fall in the property's box: {registry.input_model_help()}. Default: uniform.",
+        rich_help_panel=FILES,
+        show_default=False,
+    ),
+]
 Architecture = Annotated[
     str | None,
     typer.Option(
@@ -149,6 +163,10 @@ class RunSettings:
         import torch
 
         return {**self.__dict__, "dtype": None if self.dtype is None else getattr(torch, self.dtype.value)}
+
+    def plain(self) -> dict[str, Any]:
+        """The same as JSON may hold it."""
+        return {**self.__dict__, "dtype": None if self.dtype is None else self.dtype.value}
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from rarely.core.evidence import Witnesses
     from rarely.questions.result import Estimate
 
 STDOUT = Path("-")
@@ -141,6 +142,22 @@ def _as_json(content: Any, lists: Mapping[str, Iterable[Any]]) -> Iterator[str]:
             yield ("," if number else "") + f"\n    {text(entry)}"
         yield "\n  ]"
     yield "\n}\n" if lists else "\n"
+
+
+def save_witnesses(found: Sequence[tuple[str, Witnesses]], file: Path, *, many: bool) -> None:
+    """Violating inputs of one problem; of several, by name: they may differ in shape and in how many there are."""
+    import numpy as np
+
+    from rarely.core.evidence import packed
+
+    if not many:
+        found[0][1].save(file)
+        return
+    arrays = {"names": np.array([name for name, _ in found])}
+    for i, (_, witnesses) in enumerate(found):
+        arrays[f"inputs_{i}"] = witnesses.inputs.numpy()
+        arrays[f"scores_{i}"] = witnesses.scores.numpy()
+    file.write_bytes(packed(arrays))
 
 
 def estimates_table(estimates: Sequence[Estimate]) -> Table:

@@ -158,6 +158,7 @@ class Number:
     acceptance: tuple[float, ...] = ()  # of the kernel at each of them
     seen: Statistic | None = None  # of it, what lies where the referee's violations are
     lost: str = ""  # what is known to be missing from it
+    climbs: tuple[tuple[float, ...], ...] = ()  # the levels of every island
 
     @property
     def log_prob(self) -> float:
@@ -185,6 +186,7 @@ class Levels:
     doubt: str = ""
     levels: tuple[float, ...] = ()
     acceptance: tuple[float, ...] = ()
+    climbs: tuple[tuple[float, ...], ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -279,7 +281,9 @@ def from_data(data: dict[str, Any]) -> Evidence:
         count, best = int(content["witnesses"]), float(content.pop("best"))
         content["witnesses"] = Witnesses(torch.zeros(count, 0), torch.full((count,), best))
     for name, value in content.items():
-        if isinstance(value, list):
+        if name == "climbs":
+            content[name] = tuple(tuple(float(level) for level in climb) for climb in value)
+        elif isinstance(value, list):
             content[name] = tuple(float(v) for v in value)
         elif name in ("log_lower", "log_upper"):
             content[name] = float(value)

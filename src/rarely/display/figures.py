@@ -22,7 +22,7 @@ _LONGEST = 44  # characters of a name in a legend; a headline has room for twice
 
 
 def plot_estimate(estimate: Estimate, size: tuple[float, float] = (6.4, 5.2)) -> Figure:
-    """The levels that the sampler climbed, and how often its kernel moved on each."""
+    """The levels that the sampler climbed, all islands thin, and how often its kernel moved on each."""
     levels = np.array([level for level in estimate.levels if math.isfinite(level)])
     if len(levels) == 0:  # no levels: Monte Carlo, or a method that does not climb
         return plot_probabilities([estimate])
@@ -30,6 +30,9 @@ def plot_estimate(estimate: Estimate, size: tuple[float, float] = (6.4, 5.2)) ->
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     steps = np.arange(1, len(levels) + 1)
     _mark_violation(top, 1, 0)
+    for climb in estimate.climbs:
+        others = np.array([level for level in climb if math.isfinite(level)])
+        top.plot(np.arange(1, len(others) + 1), others, color=ACCENT, linewidth=0.8, alpha=0.4, zorder=1)
     top.plot(steps, levels, color=ACCENT, marker="o", markersize=4)
     top.margins(y=0.15)
     top.set_ylabel("level (score)")
@@ -86,6 +89,11 @@ def plot_levels(estimates: Sequence[Estimate], size: tuple[float, float] = (7.2,
     climbs = [(e, np.array([level for level in e.levels if math.isfinite(level)])) for e in estimates]
     shown = [(estimate, levels) for estimate, levels in climbs if len(levels) > 1 and levels[0] < 0]
     for i, (estimate, levels) in enumerate(shown):
+        for climb in estimate.climbs:
+            others = np.array([level for level in climb if math.isfinite(level)])
+            if len(others) > 1 and others[0] < 0:
+                share = 1 - others / others[0]
+                axes.plot(np.arange(len(share)), share, color=SERIES[i % len(SERIES)], linewidth=0.6, alpha=0.35)
         style: dict[str, Any] = {
             "color": SERIES[i % len(SERIES)],
             "marker": ".",

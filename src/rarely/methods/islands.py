@@ -98,9 +98,10 @@ def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evid
     flat = bool(drawn) and all(island.flat for island in islands)
     doubt = _poor_mixing(islands)
     learnt: list[Evidence] = []
+    climbs = tuple(tuple(island.levels) for island in islands)
     if not arrived:
         levels, acceptance = tuple(islands[0].levels), tuple(islands[0].acceptance)
-        learnt.append(Levels(method, _left(islands), _ending(islands), calls, doubt, levels, acceptance))
+        learnt.append(Levels(method, _left(islands), _ending(islands), calls, doubt, levels, acceptance, climbs))
         calls = 0
     elif any(island.levels != [0.0] for island in islands):  # else the first, independent draws have answered
         away = len(islands) - len(arrived)
@@ -109,8 +110,8 @@ def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evid
             doubt = "; ".join(filter(None, (doubt, note)))
         levels, acceptance = tuple(arrived[0].levels), tuple(arrived[0].acceptance)
         number = Number(
-            method, SPLITTING, _statistic(islands), calls, _ASSUMES, doubt, note, levels, acceptance
-        )  # fmt: skip
+            method, SPLITTING, _statistic(islands), calls, _ASSUMES, doubt, note, levels, acceptance, climbs=climbs
+        )
         learnt.append(number)
         calls = 0
     witnesses = join_witnesses(island.witnesses for island in arrived if island.witnesses is not None)

@@ -44,9 +44,9 @@ class Splitting:
     particles move (Guyader et al. 2011); with quantile = 1 - 1/N this is the last-particle algorithm.
     """
 
-    particles: int = 1000
-    quantile: float = 0.1
-    steps: int | Literal["auto"] = "auto"
+    particles: int = 1000  # N in the paper
+    quantile: float = 0.1  # rho: the share of particles that survive a level
+    steps: int | Literal["auto"] = "auto"  # M: of the kernel at each level
     kernel: Kernel | None = None  # None: pCN where the input model maps from normals, else the paper's random walk
     log_p_min: float = LOG_FLOOR
     islands: int = 8

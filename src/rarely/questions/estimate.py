@@ -71,7 +71,7 @@ def gathered(
     auto: Auto,
     goal: Goal,
     spend: Spend,
-    device: str,
+    execution: Execution,
     seed: int,
     known: Sequence[Evidence],
     progress: Told = None,
@@ -86,7 +86,7 @@ def gathered(
         found[int(batch.rows[row])] = evidence
 
     with as_progress(progress, "deciding", len(problems)) as tell:
-        for event in learn(problems, pursue, spend, Execution(device=device), seed, auto.at_once, keep):
+        for event in learn(problems, pursue, spend, execution, seed, auto.at_once, keep):
             tell(event, sum(map(bool, found)))
     return found
 

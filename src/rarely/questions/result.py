@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 SCHEMA = 2
+CONCLUDED_SCHEMA = 1  # of decisions and verdicts
 
 
 class Outcome(Enum):
@@ -143,6 +144,12 @@ class Estimate(Costed):
     def acceptance(self) -> tuple[float, ...]:
         """Mean acceptance of the kernel at each level."""
         return self._climb().acceptance if self._climb() else ()
+
+    @property
+    def climbs(self) -> tuple[tuple[float, ...], ...]:
+        """Levels of every island; of an answer that an earlier version wrote, of the first."""
+        climb = self._climb()
+        return () if climb is None else climb.climbs or (climb.levels,)
 
     def _climb(self) -> Any:
         return next((e for e in self.evidence if isinstance(e, Number | Levels) and e.levels), None)
@@ -269,7 +276,8 @@ class Concluded(Costed):
 
     def to_json(self) -> str:
         """Everything but the witnesses' values."""
-        content = {k: v.value if isinstance(v, Enum) else v for k, v in self.__dict__.items()}
+        content: dict[str, Any] = {"schema": CONCLUDED_SCHEMA}
+        content |= {k: v.value if isinstance(v, Enum) else v for k, v in self.__dict__.items()}
         content |= {"witnesses": len(self.witnesses), "calls": self.calls}
         content["evidence"] = [records.to_data(record) for record in self.evidence]
         return json.dumps(plain(content), indent=2, allow_nan=False)

@@ -6,18 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+import torch
+
+from rarely.core import evidence as records
 from rarely.core.arguments import real
-from rarely.core.errors import InputError
+from rarely.core.errors import FormatError, InputError
 from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Witnesses
+from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.spend import Spend
 from rarely.core.thresholds import CHANCE, DRAWN
 from rarely.questions.case import Case
 from rarely.questions.conclude import Belief, believe
-from rarely.questions.estimate import check_confidence, gathered, witnesses_of
+from rarely.questions.estimate import check_confidence, describe, gathered, versions, witnesses_of
 from rarely.questions.given import Told, as_problem, evidence_of
-from rarely.questions.result import Concluded, Estimate, Outcome
+from rarely.questions.result import CONCLUDED_SCHEMA, Concluded, Estimate, Outcome
 from rarely.questions.strategy import SEARCH, Auto
 from rarely.stats.sequential import draws_needed, log_evidence_above, log_evidence_below
 
@@ -48,6 +53,8 @@ class Decision(Concluded):
     seconds: float
     evidence: tuple[Evidence, ...] = field(repr=False)
     witnesses: Witnesses = field(repr=False)
+    provenance: dict[str, Any] = field(default_factory=dict, repr=False)  # seed, settings, device, versions
+    name: str = ""
 
     @property
     def word(self) -> str:
@@ -55,7 +62,24 @@ class Decision(Concluded):
         return self.ruling.value
 
     def __str__(self) -> str:
-        return self._line(self.word)
+        return self._line(f"{self.name}: {self.word}" if self.name else self.word)
+
+    @classmethod
+    def from_data(cls, data: Any, source: str = "<json>") -> Decision:
+        """What `to_json` wrote, read as JSON. Of the witnesses only their number is known."""
+        try:
+            if data["schema"] != CONCLUDED_SCHEMA:
+                raise FormatError(source, f"schema {data['schema']} is not the schema {CONCLUDED_SCHEMA} of decisions")
+            evidence = tuple(records.from_data(record) for record in data["evidence"])
+            found = cls(
+                Ruling(data["ruling"]), float(data["p_max"]), float(data["confidence"]), str(data["sentence"]),
+                int(data["evaluations"]), int(data["gradients"]), float(data["seconds"]), evidence,
+                witnesses_of(evidence), dict(data["provenance"]), str(data["name"]),
+            )  # fmt: skip
+            _ = [record.sentence for record in evidence]  # fields of another type are met here
+            return found
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, RuntimeError) as error:
+            raise FormatError(source, f"not a decision written by rarely: {error!r}") from error
 
 
 @dataclass(frozen=True)
@@ -136,6 +160,7 @@ def test(
     *,
     seed: int = 0,
     device: str = "auto",
+    dtype: torch.dtype | None = None,
     max_evaluations: int | None = None,
     timeout: float | None = None,
     known: Estimate | Decision | None = None,
@@ -149,7 +174,8 @@ def test(
     used first. `progress` is that of `estimate`.
     """
     goal = Below(_checked(p_max), check_confidence(confidence), rigorous=False)
-    return _decide(problem, goal, Auto(proof_seconds=_BOUNDED), seed, device, max_evaluations, timeout, known, progress)
+    auto, execution = Auto(proof_seconds=_BOUNDED), Execution(device=device, dtype=dtype)
+    return _decide(problem, goal, auto, seed, execution, max_evaluations, timeout, known, progress)
 
 
 def certify(
@@ -160,6 +186,7 @@ def certify(
     timeout: float = 60.0,
     seed: int = 0,
     device: str = "auto",
+    dtype: torch.dtype | None = None,
     max_evaluations: int | None = None,
     known: Estimate | Decision | None = None,
     progress: Told = None,
@@ -171,9 +198,8 @@ def certify(
     """
     goal = Below(_checked(p_max), check_confidence(confidence), rigorous=True)
     timeout = real(timeout, "timeout")
-    return _decide(
-        problem, goal, Auto(proof_seconds=timeout / 3), seed, device, max_evaluations, timeout, known, progress
-    )
+    auto, execution = Auto(proof_seconds=timeout / 3), Execution(device=device, dtype=dtype)
+    return _decide(problem, goal, auto, seed, execution, max_evaluations, timeout, known, progress)
 
 
 def _checked(given: float) -> float:
@@ -184,14 +210,22 @@ def _checked(given: float) -> float:
 
 
 def _decide(
-    problem: Problem, goal: Below, auto: Auto, seed: int, device: str, most: int | None, timeout: float | None,
-    known: Estimate | Decision | None, progress: Told,
+    problem: Problem, goal: Below, auto: Auto, seed: int, execution: Execution, most: int | None,
+    timeout: float | None, known: Estimate | Decision | None, progress: Told,
 ) -> Decision:  # fmt: skip
     problem = as_problem(problem, "this question")
     spend = Spend(1, most, timeout)
-    (found,) = gathered([problem], auto, goal, spend, device, seed, evidence_of(known), progress)
+    (found,) = gathered([problem], auto, goal, spend, execution, seed, evidence_of(known), progress)
     ruling, sentence, by = goal.rule(believe(found))
     confidence, calls = 1.0 if by == PROVED else goal.confidence, (int(spend.evaluations), int(spend.gradients))
+    provenance = {
+        "seed": seed,
+        "estimator": describe(auto),
+        "device": str(execution.resolve()),
+        "dtype": str(execution.dtype or problem.adapted.dtype).removeprefix("torch."),
+        **versions(),
+    }
     return Decision(
-        ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found, problem)
-    )
+        ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found, problem),
+        provenance, problem.name,
+    )  # fmt: skip

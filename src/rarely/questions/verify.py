@@ -11,6 +11,7 @@ from torch import Tensor
 from rarely.bounds.problems import components
 from rarely.core.arguments import real
 from rarely.core.evidence import REAL, Bracket, Evidence, Found, Searched, Witnesses
+from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.spend import Spend
 from rarely.questions.case import Case
@@ -106,7 +107,7 @@ def verify(
     timeout = real(timeout, "timeout")
     spend, goal = Spend(len(parts), max_evaluations, timeout), Settled(judge)
     before = evidence_of(known) if len(parts) == 1 else ()
-    found = gathered(parts, Auto(proof_seconds=timeout), goal, spend, device, seed, before, progress)
+    found = gathered(parts, Auto(proof_seconds=timeout), goal, spend, Execution(device=device), seed, before, progress)
     status, sentence, arithmetic = _conclude(found, spend.seconds >= timeout)
     evidence = tuple(e for part in found for e in part)
     calls = int(spend.evaluations.sum()), int(spend.gradients.sum())

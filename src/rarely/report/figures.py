@@ -50,7 +50,7 @@ def plot_curves(curves: Sequence[Curve], size: tuple[float, float] = (6.4, 4.2))
             axes.plot(np.full(len(points), radius), points, ls="", marker=".", color=FAINT, markersize=5, zorder=1)
     for i, curve in enumerate(curves):
         _draw_curve(axes, curve, strip, len(curves) == 1, SERIES[i % len(SERIES)], _MARKERS[i % len(_MARKERS)])
-    axes.set_xlabel("radius ε")
+    axes.set_xlabel(" or ".join(dict.fromkeys(curve.axis for curve in curves)))
     axes.set_ylabel("log10 of the probability of a mistake")
     axes.legend(frameon=False)
     whole_numbers(axes.yaxis)
@@ -102,6 +102,31 @@ def plot_distribution(trusted: ArrayLike, doubtful: ArrayLike = (), size: tuple[
     axes.set_ylabel("problems")
     whole_numbers(axes.xaxis)
     whole_numbers(axes.yaxis)
+    clean(axes)
+    return figure
+
+
+def plot_comparison(
+    numbers: Sequence[tuple[float, float]], clear: Sequence[bool], size: tuple[float, float] = (5.2, 4.6)
+) -> Figure:
+    """log10 p in B over that in A, a point for each problem; below the line B fails less."""
+    points = np.array(numbers, dtype=float).reshape(-1, 2) / LN10
+    marked = np.array(clear, dtype=bool)
+    figure = new_figure(*size)
+    axes = figure.subplots()
+    low, high = (float(points.min()), float(points.max())) if len(points) else (-1.0, 0.0)
+    margin = 0.05 * (high - low) or 0.5
+    ends = (low - margin, high + margin)
+    axes.plot(ends, ends, color=FAINT, linewidth=1)
+    for chosen, color, label in ((~marked, FAINT, "no clear difference"), (marked, ACCENT, "a clear difference")):
+        if chosen.any():
+            axes.plot(*points[chosen].T, ls="", marker="o", markersize=5, color=color, label=label)
+    axes.set_xlim(*ends)
+    axes.set_ylim(*ends)
+    axes.set_aspect("equal")
+    axes.set_xlabel("log10 of p in A")
+    axes.set_ylabel("log10 of p in B")
+    axes.legend(frameon=False, loc="upper left")
     clean(axes)
     return figure
 

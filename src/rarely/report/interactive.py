@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rarely.campaign.robustness import Curve
 from rarely.campaign.store import Record
 from rarely.core.errors import InputError, MissingExtra
 from rarely.display.figures import FAINT, INK, LN10, SERIES, WARNING
@@ -94,7 +95,8 @@ def _curve(figure: Figure, counted: Tally, marks: Sequence[_Mark]) -> None:
         middles = [_finite(cut / LN10) for cut in curve.quartiles()[:, 1].tolist()]
         name = f"median {_shown(curve.name)}"
         figure.add_scatter(x=list(curve.radii), y=middles, mode="lines+markers", line_color=color, name=name)
-    figure.update_layout(xaxis_title="radius ε", yaxis_title="log10 of the probability of a mistake")
+    axis = " or ".join(dict.fromkeys(curve.axis for curve in counted.curves())) or Curve.axis
+    figure.update_layout(xaxis_title=axis, yaxis_title="log10 of the probability of a mistake")
 
 
 def _distribution(figure: Figure, counted: Tally, marks: Sequence[_Mark]) -> None:

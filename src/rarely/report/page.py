@@ -47,7 +47,7 @@ def _page(
 ) -> str:
     rows = counted.rows()
     keys = dict.fromkeys([*(found.record.key for found in counted.worst), *(key for key, _ in rows)])
-    script = '(() => {\n"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS) + "\n})();\n"
+    script = '(() => {\n"use strict";\n' + "\n".join(asset(name) for name in _SCRIPTS) + "\n})();\n"
     return render(
         "page.html",
         header=header,
@@ -63,7 +63,7 @@ def _page(
         fields=FIELDS,
         standings=STANDINGS,
         rows=[text for _, text in rows],
-        style=_asset("page.css"),
+        style=asset("page.css"),
         script=script,
         script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -84,7 +84,7 @@ def _environment() -> Environment:
     return made
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     return files("rarely.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 

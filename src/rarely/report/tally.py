@@ -14,6 +14,7 @@ from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
+from rarely.campaign.noise import axis_of
 from rarely.campaign.robustness import Curve
 from rarely.campaign.schema import FILE
 from rarely.campaign.store import Record, Store
@@ -128,8 +129,8 @@ class Tally:
         for (network, norm), columns in self.by_radius.items():
             if len(columns) > 1:
                 parts = (network if len(networks) > 1 else "", f"norm {norm}" if len(norms) > 1 else "")
-                radii = sorted(columns)
-                found.append(Curve(" ".join(filter(None, parts)), radii, [columns[radius] for radius in radii]))
+                radii, name = sorted(columns), " ".join(filter(None, parts))
+                found.append(Curve(name, radii, [columns[radius] for radius in radii], axis_of(norm)))
         return found
 
 
@@ -216,7 +217,7 @@ def _results(file: Path) -> Iterator[Record]:
     found: Any = study["rows"] if study else content if isinstance(content, list) else [content]
     try:
         for index, entry in enumerate(found):
-            yield _from_study(file, index, entry, study["norm"]) if study else _alone(file, index, entry)
+            yield _from_study(file, index, entry, study) if study else _alone(file, index, entry)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FormatError(file, f"not a result of `rarely estimate` or `rarely robustness`: {error!r}") from error
 
@@ -227,12 +228,13 @@ def _alone(file: Path, index: int, data: Any) -> Record:
     return Record(f"{index:016x}", index, name, "", name, "", "", None, 0, "done", 1, "", estimate)
 
 
-def _from_study(file: Path, index: int, row: Any, norm: str) -> Record:
+def _from_study(file: Path, index: int, row: Any, study: dict[str, Any]) -> Record:
     """A row of `rarely robustness`: an image at a radius. It waits when it was misclassified or not reached."""
     data = row["estimate"]
     estimate = None if data is None else Estimate.from_json(json.dumps(data), str(file))
     image, radius = str(row["image"]), float(row["eps"])
+    noise = str(study.get("noise") or study["norm"])
     return Record(
-        f"{index:016x}", index, f"{image} {radius:g}", file.stem, image, str(row["label"]), norm, radius, 0,
+        f"{index:016x}", index, f"{image} {radius:g}", file.stem, image, str(row["label"]), noise, radius, 0,
         "done" if estimate else "waiting", 1, "", estimate,
     )  # fmt: skip

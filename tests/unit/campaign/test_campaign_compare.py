@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 from campaign_helpers import Inline
 
+import made_campaign as made
 from rarely import Campaign
-from rarely.campaign.compare import _median, compare_stores
+from rarely.campaign.compare import _median, compare_records, compare_stores, in_a_sentence, ratio
 from rarely.campaign.store import Store
 from rarely.campaign.tables import COLUMNS, export_store, frame, from_csv, write_csv
 from rarely.core.errors import InputError
+from rarely.questions.result import Outcome
+from rarely.report.comparison import write_comparison
 
 
 @pytest.fixture
@@ -135,3 +138,48 @@ def test_clear_differences_come_first_and_undefined_ones_last(two: tuple[Store, 
     clear = [abs(pair.difference) for pair in found.largest if "fails" in pair.verdict]
     assert clear == sorted(clear, reverse=True)
     assert [pair.name for pair in compare_stores(*two, shown=3).largest] == [pair.name for pair in found.largest[:3]]
+
+
+def test_records_are_matched_by_name_and_else_by_place() -> None:
+    """Twice the log p, replicates of one name in their order; whatever a campaign says of a pair is said here."""
+    one = [made.record(i, made.violated(-3.0 - i), name=name) for i, name in enumerate(("a", "b", "b", "c"))]
+    other = [made.record(i, made.violated(-4.0 - i), name=name) for i, name in enumerate(("b", "d", "b"))]
+    found = compare_records(one, other)
+    pairs = list(found.matches.pairs())
+    assert [(pair.a.index, pair.b.index) for pair in pairs] == [(1, 0), (2, 2)]
+    assert (found.matches.only_a, found.matches.only_b, found.unfinished) == (2, 1, 0)
+    assert pairs[1].difference == pytest.approx(-1.0)
+    reach = math.hypot(0.16, 0.16)  # each interval reaches 0.16 to both sides
+    assert pairs[1].low == pytest.approx(-1 - reach)
+    assert (pairs[1].verdict, pairs[1].clear) == ("B fails less", True)
+    assert (pairs[0].verdict, pairs[0].clear) == ("no clear difference", False)
+    strangers = [made.record(i, made.violated(-9.0), name=f"z{i}") for i in range(4)]
+    placed = compare_records(one, strangers)
+    assert placed.done == 4
+    assert "by their place" in in_a_sentence(placed)
+    with pytest.raises(InputError, match="there are 3 and 4 of them"):
+        compare_records(other, strangers)
+
+
+def test_ratios_of_any_size() -> None:
+    assert [ratio(x) for x in (0.0, math.log(2), -math.log(2), 800.0, -math.inf, math.inf)] == [
+        "1", "2", "0.5", "e^800", "0", "inf",
+    ]  # fmt: skip
+    assert ratio(-800.0).endswith("e-348")
+
+
+def test_the_page_of_a_comparison_keeps_names_as_text(tmp_path: Path) -> None:
+    nasty = "</script><img src=x onerror=alert(1)>"
+    sides = [[made.record(i, made.violated(-k - i), name=nasty) for i in range(3)] for k in (3.0, 9.0)]
+    sides[0].append(made.record(3, made.unseen(Outcome.PROVED_SAFE, -math.inf), name="safe"))
+    sides[1].append(made.record(3, made.violated(-9.0), name="safe"))
+    file = tmp_path / "c.html"
+    write_comparison(file, compare_records(*sides), (nasty, nasty))
+    text = file.read_text()
+    assert "<img" not in text
+    assert "<script" not in text
+    assert "default-src 'none'" in text
+    assert text.count("&lt;/script&gt;&lt;img") >= 3 + 2
+    assert "violation found in B only" in text
+    write_comparison(file, compare_records(sides[0][3:], sides[0][3:]), ("a", "b"))
+    assert "<svg" not in file.read_text()  # there is nothing to draw

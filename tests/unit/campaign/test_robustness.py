@@ -11,6 +11,7 @@ import torch
 
 import made_campaign as made
 import rarely
+from rarely.campaign.noise import Noise
 from rarely.campaign.robustness import ROW_COLUMNS, curve_of, plan_rows, summarise
 from rarely.core.errors import InputError
 from rarely.io.formats.images import Images
@@ -27,19 +28,19 @@ def images() -> Images:
 
 
 def test_a_problem_for_every_radius_of_what_is_classified_rightly(images: Images) -> None:
-    rows = plan_rows(torch.nn.Identity().eval(), images, RADII, "2", (0.0, 1.0))
+    rows = plan_rows(torch.nn.Identity().eval(), images, RADII, Noise("2", (0.0, 1.0)))
     assert [(row.image, row.eps, row.label, row.predicted) for row in rows[3:5]] == [("b", 0.2, 1, 1), ("c", 0.1, 1, 0)]
     assert [row.problem is None for row in rows] == [False] * 4 + [True] * 2
     assert rows[0].problem is not None
     assert rows[0].problem.name == "a eps 0.1"
     assert rows[0].problem.inputs.norm == 2.0
-    answered = plan_rows(torch.nn.Identity().eval(), replace(images, labels=None), RADII, "inf", None)
+    answered = plan_rows(torch.nn.Identity().eval(), replace(images, labels=None), RADII, Noise("inf"))
     assert [row.label for row in answered[::2]] == [0, 1, 0]
 
 
 def test_a_network_of_another_shape_is_named(images: Images) -> None:
     with pytest.raises(InputError, match=r"fails on images of shape \(2,\)"):
-        plan_rows(torch.nn.Linear(3, 2).eval(), images, RADII, "inf", None)
+        plan_rows(torch.nn.Linear(3, 2).eval(), images, RADII, Noise("inf"))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_labels_that_the_network_does_not_know_are_no_misclassification(
     images: Images, labels: list[int], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        plan_rows(torch.nn.Identity().eval(), replace(images, labels=np.array(labels)), RADII, "inf", None)
+        plan_rows(torch.nn.Identity().eval(), replace(images, labels=np.array(labels)), RADII, Noise("inf"))
 
 
 def _of_arrays(x: np.ndarray) -> np.ndarray:
@@ -77,7 +78,7 @@ def _numpy_in_a_module() -> torch.nn.Module:
 @pytest.mark.parametrize("normalise", [False, True])
 def test_functions_of_arrays_are_networks(images: Images, network: object, answers: list[int], normalise: bool) -> None:
     made = normalised(network, (0.1,), (0.5,)) if normalise else network
-    rows = plan_rows(made, replace(images, labels=None), (0.2,), "inf", None)
+    rows = plan_rows(made, replace(images, labels=None), (0.2,), Noise("inf"))
     assert [row.predicted for row in rows] == answers
     assert rows[0].problem is not None
     (p,) = rarely.estimate([rows[0].problem], rarely.MonteCarlo(5000))
@@ -85,7 +86,7 @@ def test_functions_of_arrays_are_networks(images: Images, network: object, answe
 
 
 def test_a_module_that_leaves_torch_is_a_network(images: Images) -> None:
-    assert [row.predicted for row in plan_rows(_numpy_in_a_module(), images, (0.2,), "inf", None)] == [0, 1, 0]
+    assert [row.predicted for row in plan_rows(_numpy_in_a_module(), images, (0.2,), Noise("inf"))] == [0, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -99,11 +100,11 @@ def test_a_module_that_leaves_torch_is_a_network(images: Images) -> None:
 @pytest.mark.filterwarnings("ignore:Converting a tensor")
 def test_what_is_no_classifier_is_said(images: Images, network: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        plan_rows(network, replace(images, labels=None), RADII, "inf", None)
+        plan_rows(network, replace(images, labels=None), RADII, Noise("inf"))
 
 
 def test_the_summary_keeps_what_is_not_known_apart(images: Images) -> None:
-    rows = plan_rows(torch.nn.Identity().eval(), images, RADII, "inf", None)
+    rows = plan_rows(torch.nn.Identity().eval(), images, RADII, Noise("inf"))
     rows[0].estimate = made.violated(-4.0)
     rows[2].estimate = replace(made.violated(-4.0), outcome=Outcome.BELOW_FLOOR, log_prob=-math.inf)
     near, far = summarise(rows, RADII)

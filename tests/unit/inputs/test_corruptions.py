@@ -9,7 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from rarely import Auto, LineSampling, Problem, Splitting, estimate
+from rarely import Auto, LinearConstraint, LineSampling, Problem, Splitting, estimate
+from rarely.bounds.problems import prove_all
 from rarely.core.errors import InputError
 from rarely.core.input_model import EachInputs, stack_inputs
 from rarely.core.rng import Rng
@@ -210,3 +211,16 @@ def test_pictures_that_are_never_violated_are_attacked_where_they_are_drawn() ->
     found = estimate(Problem(network, lambda x, y: y.sum(1) - limit, model), Auto(proof_seconds=0.1), seed=9)
     assert not len(found.witnesses)
     assert found.log_prob == -math.inf
+
+
+def test_a_picture_that_bounds_find_in_the_range_of_pixels_is_no_witness() -> None:
+    """The network is one that can be bounded, and nobody can say whether the corruptions draw what violates there."""
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 1))
+    with torch.no_grad():
+        network[1].weight.fill_(1.0)
+        network[1].bias.zero_()
+    white = LinearConstraint([[-1.0]], [-63.9])  # the sum of all pixels, at least 63.9 of 64
+    problem = Problem(network.eval(), white, Corruptions(SQUARE, brightness=Uniform(-0.1, 0.1)))
+    (proof,) = prove_all([problem], 2.0)
+    assert proof.status == "unknown"
+    assert not len(estimate(problem, Auto(proof_seconds=0.1), seed=9).witnesses)
