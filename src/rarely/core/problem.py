@@ -65,6 +65,12 @@ class Problem:
         object.__setattr__(other, "inputs", inputs)
         return other
 
+    def adapted_as(self, network: Network) -> Problem:
+        """The same question of a network that gives the same answers in another way."""
+        other = copy.copy(self)
+        object.__setattr__(other, "adapted", network)
+        return other
+
     def score(self, x: Any) -> Tensor:
         """Scores (n,) of inputs (n, *event) in the network's own precision: >= 0 is a violation."""
         batch = torch.as_tensor(x)
