@@ -206,9 +206,9 @@ def estimate(
     `max_evaluations` limits the network calls of each problem (a gradient counts as three), `timeout` the seconds of
     all together. `p_min` is the floor, a probability: where p is smaller, the answer is that it lies below, at less
     cost. It takes the place of the estimator's `log_p_min`. `workers` processes share the calls of a function that
-    takes long, one input at a time; `checkpoint` is a file that keeps its answers, so that a run that was interrupted
-    goes on where it stopped, and gives the same bits, when it is started again. `progress` is called after every level or chunk;
-    iterate over `Running` for more control.
+    takes long, one input at a time; `checkpoint` is a file that keeps its answers: the same run, started again, goes on
+    from them and ends in the same bits. `progress` is called after every level or chunk; iterate over `Running` for
+    more control.
     """
     single = isinstance(problems, Problem)
     run = Running([problems] if isinstance(problems, Problem) else problems, estimator, **options)
