@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError, NetworkError
-from rarely.core.input_model import InputModel
+from rarely.core.input_model import InputModel, kept_normals, log_kept
 from rarely.core.network import Network
 from rarely.core.problem import Problem
 from rarely.core.properties import Property, Way, is_function
@@ -74,6 +74,23 @@ class Batch:
 
     def sample(self, n: int, rng: Rng) -> Tensor:
         return self.inputs.sample((len(self), n), rng).to(self.dtype)
+
+    def normals(self, n: int, rng: Rng) -> Tensor:
+        """Normals (B, N, d) that map to independent inputs."""
+        return kept_normals(self.inputs, (len(self), n), rng, self.dtype)
+
+    def log_kept(self, z: Tensor) -> Tensor | None:
+        """Log-chance (B, N) that normals are kept, in float64; None where all of them are."""
+        with torch.no_grad():
+            return log_kept(self.inputs, z)
+
+    def log_weight(self, z: Tensor) -> Tensor | None:
+        """Log of the density (B, N) of the law of the inputs by that of the normals (B, N, d) that they are mapped from.
+
+        None where it is 0 everywhere.
+        """
+        chance = self.log_kept(z)
+        return None if chance is None else chance - getattr(self.inputs, "log_share").to(chance)
 
     def score(self, x: Tensor) -> Tensor:
         """Scores (B, N) of inputs (B, N, *event)."""

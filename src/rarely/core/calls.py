@@ -60,7 +60,7 @@ class Called:
     def __call__(self, x: Tensor) -> Tensor:
         if x.requires_grad or len(x) == 0:
             return self.call(x)
-        asked = list(x.split(1)) if self.single else [x]
+        asked = list(torch.split(x, 1)) if self.single else [x]
         found = [self._known(part) for part in asked]
         missing = [k for k, answer in enumerate(found) if answer is None]
         for which, answer in self._answers([asked[k] for k in missing]):

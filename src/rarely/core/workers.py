@@ -123,6 +123,7 @@ def _serve(call: Rows, line: connection.Connection, life: int, others: Sequence[
             x = line.recv()
         except EOFError:
             return
+        answer: tuple[bool, object]
         try:
             with torch.no_grad():
                 answer = True, call(torch.from_numpy(x)).cpu().numpy()

@@ -58,7 +58,7 @@ class Mixture:
     @property
     def normal_dim(self) -> int | None:
         dims = {model.normal_dim for model in self.components}
-        if len(dims) > 1 or None in dims:
+        if len(dims) > 1 or None in dims or any(hasattr(model, "map") and model.map for model in self.components):
             return None
         (dim,) = dims
         assert dim is not None
