@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -85,12 +86,9 @@ class Batch:
             return log_kept(self.inputs, z)
 
     def log_weight(self, z: Tensor) -> Tensor | None:
-        """Log of the density (B, N) of the law of the inputs by that of the normals (B, N, d) that they are mapped from.
-
-        None where it is 0 everywhere.
-        """
-        chance = self.log_kept(z)
-        return None if chance is None else chance - getattr(self.inputs, "log_share").to(chance)
+        """Log-density (B, N) of the normals kept by that of all normals (B, N, d); None where it is 0 everywhere."""
+        chance, model = self.log_kept(z), cast(Any, self.inputs)
+        return None if chance is None else chance - model.log_share.to(chance)
 
     def score(self, x: Tensor) -> Tensor:
         """Scores (B, N) of inputs (B, N, *event)."""

@@ -56,7 +56,7 @@ class CutBall:
 
     def offsets(self, z: Tensor) -> Tensor:
         """Offsets (..., *event) of normals (..., d), inside the ball and the box."""
-        offset, inner, _ = self._made(z)
+        offset, _, _ = self._made(z)
         offset = offset.clamp(self.low, self.high)
         length = offset.square().sum(event_dims(offset, self.event_shape)).sqrt()
         shrink = (self.radius / length.clamp_min(1e-30)).clamp_max(1.0)
@@ -64,7 +64,7 @@ class CutBall:
 
     def log_kept(self, z: Tensor) -> Tensor:
         """Log of the chance that normals (..., d) are kept, (...)."""
-        offset, square, inside = self._made(z)
+        _, square, inside = self._made(z)
         r2, s2, k = (value.double() for value in (self.radius.square(), self.width.square(), self.count))
         best = r2 - k * s2
         left = (r2 - square.double()).clamp_min(0.0)

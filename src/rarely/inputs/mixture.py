@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError
-from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt_inputs, assign, leading, tensor
+from rarely.core.input_model import (
+    ArrayLike,
+    Custom,
+    InputModel,
+    Shape,
+    adapt_inputs,
+    assign,
+    leading,
+    log_kept,
+    tensor,
+)
 from rarely.core.rng import Rng
 from rarely.inputs.box import Box
 from rarely.inputs.constrained import Constrained
@@ -58,10 +68,12 @@ class Mixture:
     @property
     def normal_dim(self) -> int | None:
         dims = {model.normal_dim for model in self.components}
-        if len(dims) > 1 or None in dims or any(hasattr(model, "map") and model.map for model in self.components):
+        if len(dims) > 1 or None in dims:
             return None
         (dim,) = dims
         assert dim is not None
+        if any(log_kept(model, torch.zeros(1, dim)) is not None for model in self.components):
+            return None  # normals that one component keeps are not those of another
         return dim + 1  # one more normal chooses the component
 
     @property

@@ -157,6 +157,7 @@ def allowed(batch: Batch, old: State, new: State, ok: Tensor, rng: Rng, log_rati
     gained = log_ratio
     if new.log_density is not None:
         before = old.log_density if old.log_density is not None else batch.log_kept(old.position)
+        assert before is not None
         more = new.log_density - before
         gained = more if gained is None else gained + more
     if gained is None:

@@ -77,7 +77,7 @@ class Lines:
         return z + t.unsqueeze(-1) * self.alpha.unsqueeze(1)
 
     def weight(self, z: Tensor, t: Tensor) -> Tensor | None:
-        """Log-weights (R, N) of the inputs' law by that of normals, at the mean of a normal beyond t; None if all are 0.
+        """Log-weights (R, N) of normals kept, at the mean of a normal beyond t; None where all are 0.
 
         They vary slowly along a line. What one place misses is found by the tests beyond the entries.
         """
