@@ -18,11 +18,17 @@ from rarely.stats import fused
 
 ArrayLike = Tensor | np.ndarray[Any, Any] | Sequence[Any] | float | int
 Shape = tuple[int, ...]
+_DRAWS = 10_000  # of normals, until one is kept
 
 
 @runtime_checkable
 class InputModel(Protocol):
-    """A distribution over inputs of shape `event_shape`, for one problem or stacked for B of them."""
+    """A distribution over inputs of shape `event_shape`, for one problem or stacked for B of them.
+
+    A model may keep some normals more often than others: then `log_kept(z)`, at most 0, is the log of the chance that
+    normals (..., normal_dim) are kept, `log_share` that of the share of all that are, and `from_normal` of those kept
+    is distributed as the model. Whatever draws normals takes that into account, by `kept_normals` and `Batch.log_kept`.
+    """
 
     @property
     def event_shape(self) -> Shape:
@@ -115,6 +121,32 @@ def inside(x: Tensor, low: Tensor, high: Tensor, event_shape: Shape) -> Tensor:
         return whole.flatten(x.ndim - len(event_shape)).amin(-1) > 0
     ok = (x >= low) & (x <= high)
     return ok.flatten(x.ndim - len(event_shape)).all(-1) if event_shape else ok
+
+
+def log_kept(model: InputModel, z: Tensor) -> Tensor | None:
+    """Log of the chance that normals z are kept; None where all are, as of most models."""
+    chance = getattr(model, "log_kept", None)
+    return None if chance is None else chance(z)
+
+
+def kept_normals(model: InputModel, lead: Shape, rng: Rng, dtype: torch.dtype) -> Tensor:
+    """Normals (*lead, normal_dim) that the model maps to independent inputs."""
+    assert model.normal_dim is not None
+    shape = (*lead, model.normal_dim)
+    z = rng.normal(shape, dtype)
+    chance = log_kept(model, z)
+    if chance is None:
+        return z
+    for _ in range(_DRAWS):
+        again = torch.log(rng.uniform(lead, dtype)) >= chance
+        if not bool(again.any()):
+            return z
+        fresh = rng.normal(shape, dtype)
+        z = torch.where(again.unsqueeze(-1), fresh, z)
+        new = log_kept(model, z)
+        assert new is not None
+        chance = torch.where(again, new, torch.full_like(new, torch.inf))
+    raise InputError("the input model keeps too few of its normals to draw from")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,6 +308,17 @@ class EachInputs:
 
     def from_normal(self, z: Tensor) -> Tensor:
         return torch.stack([model.from_normal(row) for model, row in zip(self.models, z, strict=True)])
+
+    def log_kept(self, z: Tensor) -> Tensor | None:
+        chances = [log_kept(model, row) for model, row in zip(self.models, z, strict=True)]
+        if all(chance is None for chance in chances):
+            return None
+        return torch.stack([z.new_zeros(z.shape[1]).double() if c is None else c for c in chances])
+
+    @property
+    def log_share(self) -> Tensor:
+        shares = [torch.as_tensor(getattr(model, "log_share", 0.0)) for model in self.models]
+        return torch.stack([share.cpu().reshape(()) for share in shares]).unsqueeze(1)
 
 
 def stack_inputs(models: Sequence[InputModel]) -> InputModel:

@@ -11,7 +11,17 @@ from torch import Tensor
 
 from rarely.core.arguments import kind
 from rarely.core.errors import InputError
-from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt_inputs, assign, leading, tensor
+from rarely.core.input_model import (
+    ArrayLike,
+    Custom,
+    InputModel,
+    Shape,
+    adapt_inputs,
+    assign,
+    leading,
+    log_kept,
+    tensor,
+)
 from rarely.core.rng import TORCHS, Rng
 from rarely.core.words import inputs_in_words
 from rarely.inputs.box import Box
@@ -75,6 +85,8 @@ class Mixture:
             return None
         (dim,) = dims
         assert dim is not None
+        if any(log_kept(model, torch.zeros(1, dim)) is not None for model in self.components):
+            return None  # normals that one component keeps are not those of another
         return dim + 1  # one more normal chooses the component
 
     @property

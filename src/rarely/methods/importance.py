@@ -249,7 +249,8 @@ class _Space:
             basis = self.basis[rows]
             z = rng.normal((len(rows), n, basis.shape[1]), part.dtype)
             z = z + (v - z @ basis) @ basis.mT
-        return z, _log_normal(v) - own.log_density(v), part.score_normal(z)
+        log_w, weight = _log_normal(v) - own.log_density(v), part.log_weight(z)
+        return z, log_w if weight is None else log_w + weight, part.score_normal(z)
 
 
 def _log_normal(v: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 
 from rarely.core.arguments import kind, real, whole
 from rarely.core.batch import Batch
+from rarely.core.calls import Path, called, check_calls
 from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, no_witnesses
 from rarely.core.execution import Execution
@@ -111,6 +112,8 @@ class Running:
         timeout: float | None = None,
         p_min: float | None = None,
         execution: Execution | None = None,
+        workers: int | None = None,
+        checkpoint: Path | None = None,
     ) -> None:
         self.problems = as_problems(problems)
         if not self.problems:
@@ -121,6 +124,8 @@ class Running:
             raise InputError(f"execution must be an object such as Execution(rows=1000), got {kind(execution)}")
         self.execution = execution or Execution(device=device, dtype=dtype)
         self.spend = Spend(len(self.problems), max_evaluations, timeout)
+        self.workers, self.checkpoint = workers, checkpoint
+        check_calls(self.problems, workers, checkpoint)
         self.results: list[Estimate | None] = [None] * len(self.problems)
 
     def stop(self) -> None:
@@ -129,9 +134,12 @@ class Running:
 
     def __iter__(self) -> Iterator[Progress]:
         self.spend.restart()
+        with called(self.problems, self.workers, self.checkpoint) as problems:
+            yield from self._events(problems)
+
+    def _events(self, problems: Sequence[Problem]) -> Iterator[Progress]:
         events = learn(
-            self.problems, self.estimator.run, self.spend, self.execution, self.seed, self.estimator.at_once,
-            self._conclude,
+            problems, self.estimator.run, self.spend, self.execution, self.seed, self.estimator.at_once, self._conclude,
         )  # fmt: skip
         told = False
         for event in events:
@@ -183,6 +191,8 @@ class Options(TypedDict, total=False):
     timeout: float | None
     p_min: float | None
     execution: Execution | None
+    workers: int | None
+    checkpoint: Path | None
     progress: Told
 
 
@@ -203,8 +213,10 @@ def estimate(
 
     `max_evaluations` limits the network calls of each problem (a gradient counts as three), `timeout` the seconds of
     all together. `p_min` is the floor, a probability: where p is smaller, the answer is that it lies below, at less
-    cost. It takes the place of the estimator's `log_p_min`. `progress=True` shows how far the run is, on a terminal or
-    in a notebook; a function is called after every level or chunk. Iterate over `Running` for more control.
+    cost. It takes the place of the estimator's `log_p_min`. `workers` processes share the calls of a function that
+    takes long, one input at a time; `checkpoint` is a file that keeps its answers: the same run, started again, goes on
+    from them and ends in the same bits. `progress=True` shows how far the run is, on a terminal or in a notebook; a
+    function is called after every level or chunk. Iterate over `Running` for more control.
     """
     single = isinstance(problems, Problem)
     run = Running(problems, estimator, **options)
