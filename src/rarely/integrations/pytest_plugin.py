@@ -94,4 +94,4 @@ class _Report:
         for test, decision in said:
             terminalreporter.line(f"{test} {decision['problem']}".rstrip())
             terminalreporter.line(f"    {decision['said']}")
-        terminalreporter.line(f"{len(said)} decisions in {self.file}")
+        terminalreporter.line(f"{len(said)} decision{'s' * (len(said) != 1)} in {self.file}")
