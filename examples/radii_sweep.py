@@ -1,4 +1,4 @@
-"""For machine learning engineers: how fast does a classifier's error fall as noise gets weaker? Images and radii at once.
+"""For machine learning engineers: how fast does a classifier's error fall as noise gets weaker? Many radii at once.
 
 Run it with `python examples/radii_sweep.py`. It writes radii.csv beside you.
 """

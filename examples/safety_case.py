@@ -1,9 +1,9 @@
 """For safety assessors: is every requirement met, by what argument, and under which models of the inputs?
 
 Run it with `python examples/safety_case.py`. Three requirements of the shipped cruise controller are decided, by proof
-where there is one. What a decision by statistics may get wrong is shared out among them, so that the stated confidence
-holds for all together. Then the model of the inputs is varied, since a number is worth no more than that. The record,
-safety_case.json, names files by their hashes. It exits with 0 only when every requirement is accepted under every model.
+where there is one, under several models of the inputs: a number is worth no more than its model. What decisions by
+statistics may get wrong is shared out among them, so that the stated confidence holds for all together. The record,
+safety_case.json, names files by their hashes. It exits with 0 only when everything is accepted.
 """
 
 from __future__ import annotations

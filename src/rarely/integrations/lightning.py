@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rarely.core.errors import MissingExtra
-from rarely.questions.monitor import Monitor
+from rarely.questions.monitor import Monitor, made_by_monitor
 
 try:
     try:
@@ -27,7 +27,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, watch: Monitor) -> None:
-        self.watch = watch
+        self.watch = made_by_monitor(watch)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         reading = self.watch(trainer.current_epoch)

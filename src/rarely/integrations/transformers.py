@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rarely.core.errors import MissingExtra
-from rarely.questions.monitor import Monitor
+from rarely.core.errors import InputError, MissingExtra
+from rarely.questions.monitor import Monitor, made_by_monitor
 
 try:
     from transformers import TrainerCallback
@@ -20,7 +20,12 @@ class Logits(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
+        if not hasattr(model, "main_input_name"):
+            raise InputError(
+                f"Logits takes a model of transformers, not {type(model).__name__}; any other is a network"
+            )
         self.model = model
+        self.train(model.training)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.model(**{self.model.main_input_name: x}).logits
@@ -38,7 +43,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, watch: Monitor, trainer: Any) -> None:
-        self.watch, self.trainer = watch, trainer
+        self.watch, self.trainer = made_by_monitor(watch), trainer
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         reading = self.watch(round(state.epoch))

@@ -58,9 +58,7 @@ class Monitor:
         """A reading of the model as it is now, or None if `step` is not one of the chosen."""
         if step % self.every:
             return None
-        # A copy: training goes on with its own mode, device, gradients and hooks, whatever happens here.
-        now = copy.deepcopy(self.model).cpu().eval()
-        problems = [Problem(now, problem.property, problem.inputs, problem.name) for problem in self.problems]
+        problems = _posed(self.model, self.problems)
         # The same seed at every step: what changes between two readings is the model.
         reading = Reading(step, tuple(estimate(problems, self.estimator, seed=self.seed)))
         self.readings.append(reading)
@@ -69,9 +67,16 @@ class Monitor:
         return reading
 
 
+def _posed(model: nn.Module, problems: Sequence[Problem]) -> list[Problem]:
+    """The problems of the model as it is now."""
+    # A copy: training goes on with its own mode, device, gradients and hooks, whatever happens here.
+    now = copy.deepcopy(model).cpu().eval()
+    return [Problem(now, problem.property, problem.inputs, problem.name) for problem in problems]
+
+
 def monitor(
     model: nn.Module,
-    problems: Sequence[Problem],
+    problems: Problem | Sequence[Problem],
     *,
     every: int = 1,
     estimator: Estimator | None = None,
@@ -90,11 +95,28 @@ def monitor(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"monitor watches a torch module, not {type(model).__name__}")
-    if not problems:
+    asked = (problems,) if isinstance(problems, Problem) else tuple(problems)
+    if not asked:
         raise InputError("there is no problem to watch")
-    if every < 1:
-        raise InputError(f"every must be at least 1, got {every}")
-    return Monitor(model, tuple(problems), every, estimator or _CHEAP, (log,) if callable(log) else tuple(log), seed)
+    for problem in asked:
+        if not isinstance(problem, Problem):
+            raise InputError(f"monitor watches problems, not {type(problem).__name__}: make them with rarely.Problem")
+    if not isinstance(every, int) or every < 1:
+        raise InputError(f"every must be a whole number of epochs, at least 1, got {every!r}")
+    loggers = (log,) if callable(log) else tuple(log or ())
+    if not all(callable(logger) for logger in loggers):
+        raise InputError("log takes functions of a step and values, as rarely.questions.monitor.to_tensorboard(folder)")
+    _posed(model, asked)  # shapes and labels that do not fit are met here, and not after an epoch
+    return Monitor(model, asked, every, estimator or _CHEAP, loggers, seed)
+
+
+def made_by_monitor(watch: object) -> Monitor:
+    """What a callback is given: `monitor` has made it, or the mistake is told before the training."""
+    if not isinstance(watch, Monitor):
+        raise InputError(
+            f"MonitorCallback takes what rarely.monitor(model, problems) gives, not {type(watch).__name__}"
+        )
+    return watch
 
 
 def to_tensorboard(where: str | Path | Any) -> Logger:

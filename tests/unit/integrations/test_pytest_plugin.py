@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ import rarely
 
 pytest_plugins = ["pytester"]
 ROOT = Path(rarely.__file__).parents[2]
-PLUGIN = ("-p", "rarely.integrations.pytest_plugin")
+PLUGIN = "rarely.integrations.pytest_plugin"
 SUITE = """
 import pytest, torch, rarely
 from rarely.testing import assert_rarely
@@ -44,10 +42,15 @@ def test_of_something_else():
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
+    """A session in a process of its own: one in this process would leave two copies of the package's classes."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # else it would be there twice once it is installed
-    pytester.makepyfile(SUITE)
-    return pytester
+
+    def run(suite: str, *arguments: str) -> pytest.RunResult:
+        pytester.makepyfile(suite)
+        return pytester.runpytest_subprocess("-p", PLUGIN, *arguments)
+
+    return run
 
 
 def _decided(file: Path) -> list[tuple[str, str, str, str]]:
@@ -67,38 +70,38 @@ EXPECTED = [
 ]
 
 
-def test_decisions_are_kept_and_summed_up(suite: pytest.Pytester) -> None:
-    done = suite.runpytest_inprocess(*PLUGIN, "--rarely-report", "gate.json")
+def test_decisions_are_kept_and_summed_up(session: Callable[..., pytest.RunResult], pytester: pytest.Pytester) -> None:
+    done = session(SUITE, "--rarely-report", "gate.json")
     done.assert_outcomes(passed=3, failed=1)
-    assert _decided(suite.path / "gate.json") == EXPECTED
+    assert _decided(pytester.path / "gate.json") == EXPECTED
     done.stdout.fnmatch_lines(["*how rarely networks fail*", "*test_bad a half", "*rejected: p > 0.1 by *"])
     done.stdout.fnmatch_lines(["3 decisions in *gate.json"])
 
 
-def test_workers_send_theirs(suite: pytest.Pytester) -> None:
+def test_workers_send_theirs(session: Callable[..., pytest.RunResult], pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
-    done = suite.runpytest_subprocess(*PLUGIN, "-p", "xdist", "-n", "1", "--rarely-report", "gate.json")
+    done = session(SUITE, "-p", "xdist", "-n", "1", "--rarely-report", "gate.json")
     done.assert_outcomes(passed=3, failed=1)
-    assert _decided(suite.path / "gate.json") == EXPECTED
+    assert _decided(pytester.path / "gate.json") == EXPECTED
 
 
-def test_without_the_option_nothing_happens(suite: pytest.Pytester) -> None:
-    done = suite.runpytest_inprocess(*PLUGIN)
-    done.assert_outcomes(passed=3, failed=1)
-    done.stdout.no_fnmatch_line("*how rarely networks fail*")
-    assert not list(suite.path.glob("*.json"))
-
-
-def test_a_report_that_cannot_be_written_is_told_before_the_tests(suite: pytest.Pytester) -> None:
-    done = suite.runpytest_inprocess(*PLUGIN, "--rarely-report", "nowhere/gate.json")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*nowhere/gate.json cannot be written: No such file or directory*"])
-
-
-def test_every_session_of_pytest_imports_little() -> None:
+def test_without_the_option_nothing_happens_and_little_is_imported(
+    session: Callable[..., pytest.RunResult], pytester: pytest.Pytester
+) -> None:
     """The entry point is loaded wherever rarely is installed, in test suites that have nothing to do with it."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
-    assert declared["pytest11"] == {"rarely": PLUGIN[1]}
-    code = f"import sys, {PLUGIN[1]}\nassert not {{'torch', 'numpy', 'rarely.core', 'rich'}} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert declared["pytest11"] == {"rarely": PLUGIN}
+    done = session("import sys\ndef test(): assert not {'torch', 'numpy', 'rarely.core', 'rich'} & set(sys.modules)")
+    done.assert_outcomes(passed=1)
+    done.stdout.no_fnmatch_line("*how rarely networks fail*")
+    assert not list(pytester.path.glob("*.json"))
+
+
+@pytest.mark.parametrize(("file", "why"), [("nowhere/gate.json", "No such file"), ("taken", "Is a directory")])
+def test_a_report_that_cannot_be_written_is_told_before_the_tests(
+    file: str, why: str, session: Callable[..., pytest.RunResult], pytester: pytest.Pytester
+) -> None:
+    pytester.mkdir("taken")
+    done = session("def test(): pass", "--rarely-report", file)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([f"*{file} cannot be written: {why}*"])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import rarely
-from rarely.core.errors import MissingExtra
+from rarely.core.errors import InputError, MissingExtra
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -84,6 +84,7 @@ def test_transformers(tmp_path: Path) -> None:
     images = torch.rand(32, 1, 4, 4) + torch.tensor([0.0, 1.0]).repeat(16).view(32, 1, 1, 1)
     rows = [{"pixel_values": image, "labels": i % 2} for i, image in enumerate(images)]
     network = Logits(model)
+    assert network.training == model.training  # else a problem would be told that it is not in eval mode
     assert torch.equal(network(images), model(pixel_values=images).logits)
     inputs = rarely.Gaussian(images[1], 0.3)
     watch = rarely.monitor(network, [rarely.Problem(network.eval(), rarely.Misclassification(1), inputs)])
@@ -102,6 +103,11 @@ def test_transformers(tmp_path: Path) -> None:
     logged = [entry["rarely/log_p_max"] for entry in trainer.state.log_history if "rarely/log_p_max" in entry]
     assert logged == values
     assert trainer.state.best_metric == min(values)
+
+    with pytest.raises(InputError, match="takes what"):
+        MonitorCallback(watch.problems, trainer)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="not Linear"):
+        Logits(nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize(
