@@ -76,7 +76,7 @@ def _posed(model: nn.Module, problems: Sequence[Problem]) -> list[Problem]:
 
 def monitor(
     model: nn.Module,
-    problems: Problem | Sequence[Problem],
+    problems: Sequence[Problem],
     *,
     every: int = 1,
     estimator: Estimator | None = None,
@@ -95,19 +95,15 @@ def monitor(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"monitor watches a torch module, not {type(model).__name__}")
-    asked = (problems,) if isinstance(problems, Problem) else tuple(problems)
-    if not asked:
+    if not problems:
         raise InputError("there is no problem to watch")
-    for problem in asked:
-        if not isinstance(problem, Problem):
-            raise InputError(f"monitor watches problems, not {type(problem).__name__}: make them with rarely.Problem")
-    if not isinstance(every, int) or every < 1:
-        raise InputError(f"every must be a whole number of epochs, at least 1, got {every!r}")
+    if every < 1:
+        raise InputError(f"every must be at least 1, got {every}")
     loggers = (log,) if callable(log) else tuple(log or ())
     if not all(callable(logger) for logger in loggers):
         raise InputError("log takes functions of a step and values, as rarely.questions.monitor.to_tensorboard(folder)")
-    _posed(model, asked)  # shapes and labels that do not fit are met here, and not after an epoch
-    return Monitor(model, asked, every, estimator or _CHEAP, loggers, seed)
+    _posed(model, problems)  # shapes and labels that do not fit are met here, and not after an epoch
+    return Monitor(model, tuple(problems), every, estimator or _CHEAP, loggers, seed)
 
 
 def made_by_monitor(watch: object) -> Monitor:
