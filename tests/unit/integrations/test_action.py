@@ -65,7 +65,7 @@ BRAKE = {"network": str(assets() / "cruise.onnx"), "property": str(assets() / "b
 
 @pytest.mark.parametrize(("p_max", "code", "ruling"), [("1e-6", 0, "accepted"), ("1e-9", 1, "rejected")])
 def test_a_job(p_max: str, code: int, ruling: str, tmp_path: Path) -> None:
-    returned, output, summary = _job(tmp_path, **BRAKE, p_max=p_max)
+    returned, output, summary = _job(tmp_path, **BRAKE, p_max=p_max, options="--seed 3\n--max-evaluations  50000")
     assert (returned, output) == (code, f"ruling={ruling}")
     assert summary.startswith(f"### {BRAKE['network']}: {ruling}")
     assert json.loads((tmp_path / "rarely-gate.json").read_text())["ruling"] == ruling
@@ -74,6 +74,7 @@ def test_a_job(p_max: str, code: int, ruling: str, tmp_path: Path) -> None:
 
 def test_a_job_with_an_error_has_no_ruling(tmp_path: Path) -> None:
     """Names are data: one that looks like a command is a file that is not there."""
-    code, output, _ = _job(tmp_path, network="$(touch taken).onnx", property="x.vnnlib", p_max="1e-6")
+    command = "$(touch taken)"
+    code, output, _ = _job(tmp_path, network=f"{command}.onnx", property="x.vnnlib", p_max="1e-6", options=command)
     assert (code, output) == (2, "")
     assert not (tmp_path / "taken").exists()
