@@ -30,6 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "report": {"campaign", "core", "display", "io", "questions"},
     "demo": {"core", "display", "inputs", "io", "questions", "report"},
     "cli": {"campaign", "core", "demo", "display", "io", "questions", "registry", "report"},
+    "integrations": {"core", "io", "questions", "testing"},
 }
 # Modules beside the rooms. `registry` finds what it names when it is asked for; until then it knows errors alone.
 MODULES: dict[str, set[str]] = {

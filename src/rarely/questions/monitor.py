@@ -15,6 +15,7 @@ from torch import nn
 from rarely.core.arguments import whole
 from rarely.core.errors import InputError, MissingExtra
 from rarely.core.problem import Problem
+from rarely.core.thresholds import LOG_FLOOR
 from rarely.methods import Estimator, Splitting
 from rarely.questions.estimate import estimate
 from rarely.questions.given import Told, as_estimator, as_problems
@@ -34,14 +35,16 @@ class Reading:
     estimates: tuple[Estimate, ...]
 
     def values(self) -> dict[str, float]:
-        """What loggers get. Where no violation was found, log p counts with its upper bound."""
-        logs = [e.log_prob if math.isfinite(e.log_prob) else e.upper_bound for e in self.estimates]
-        values = {
+        """What loggers get. Where no violation was found, log p counts with its upper bound; a proof as the floor.
+
+        A checkpoint that follows a value must find a number at every step.
+        """
+        logs = [e.log_prob if math.isfinite(e.log_prob) else max(e.upper_bound, LOG_FLOOR) for e in self.estimates]
+        return {
             "rarely/share_violated": sum(e.outcome is Outcome.VIOLATED for e in self.estimates) / len(logs),
             "rarely/log_p_median": median(logs),
             "rarely/log_p_max": max(logs),
         }
-        return {name: value for name, value in values.items() if math.isfinite(value)}  # a proof has no logarithm
 
 
 @dataclass(frozen=True)
@@ -61,15 +64,20 @@ class Monitor:
         """A reading of the model as it is now, or None if `step` is not one of the chosen."""
         if step % self.every:
             return None
-        # A copy: training goes on with its own mode, device, gradients and hooks, whatever happens here.
-        now = copy.deepcopy(self.model).cpu().eval()
-        problems = [Problem(now, problem.property, problem.inputs, problem.name) for problem in self.problems]
+        problems = _posed(self.model, self.problems)
         # The same seed at every step: what changes between two readings is the model.
         reading = Reading(step, tuple(estimate(problems, self.estimator, seed=self.seed, progress=self.progress)))
         self.readings.append(reading)
         for log in self.log:
             log(step, reading.values())
         return reading
+
+
+def _posed(model: nn.Module, problems: Sequence[Problem]) -> list[Problem]:
+    """The problems of the model as it is now."""
+    # A copy: training goes on with its own mode, device, gradients and hooks, whatever happens here.
+    now = copy.deepcopy(model).cpu().eval()
+    return [Problem(now, problem.property, problem.inputs, problem.name) for problem in problems]
 
 
 def monitor(
@@ -100,8 +108,21 @@ def monitor(
         raise InputError("there is no problem to watch")
     if (every := whole(every, "every")) < 1:
         raise InputError(f"every must be at least 1, got {every}")
-    chosen, logs = _CHEAP if estimator is None else as_estimator(estimator), (log,) if callable(log) else tuple(log)
-    return Monitor(model, watched, every, chosen, logs, whole(seed, "seed"), progress)
+    loggers = (log,) if callable(log) else tuple(log or ())
+    if not all(callable(logger) for logger in loggers):
+        raise InputError("log takes functions of a step and values, as rarely.questions.monitor.to_tensorboard(folder)")
+    _posed(model, watched)  # shapes and labels that do not fit are met here, and not after an epoch
+    chosen = _CHEAP if estimator is None else as_estimator(estimator)
+    return Monitor(model, tuple(watched), every, chosen, loggers, whole(seed, "seed"), progress)
+
+
+def made_by_monitor(watch: object) -> Monitor:
+    """What a callback is given: `monitor` has made it, or the mistake is told before the training."""
+    if not isinstance(watch, Monitor):
+        raise InputError(
+            f"MonitorCallback takes what rarely.monitor(model, problems) gives, not {type(watch).__name__}"
+        )
+    return watch
 
 
 def to_tensorboard(where: str | Path | Any) -> Logger:
