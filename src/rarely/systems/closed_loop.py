@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ class Rollout(nn.Module):
         super().__init__()
         self.laws, self.steps = laws, steps
         self.dynamics, self.policy, self.observe = dynamics, policy, observe
+        # Of numpy there are no gradients, and those of the rest of a step would be wrong.
+        self.tracked = all(part.differentiable for part in (dynamics, policy, observe) if part is not None)
         # Registered so that they move with the rollout; the networks beside them hold the same objects.
         modules = [part.module for part in (dynamics, policy, observe) if part is not None]
         self.moved = nn.ModuleList([module for module in modules if module is not None])
@@ -97,7 +100,7 @@ class Rollout(nn.Module):
         self.training = self.moved.training = False  # those of the modules are their own
 
     def forward(self, inputs: Tensor) -> Tensor:
-        state, shocks = self.laws.parts(inputs)
+        state, shocks = self.laws.parts(inputs if self.tracked else inputs.detach())
         if self.fixed is not None:
             state = self.fixed.to(inputs).expand(len(inputs), -1)
         nothing = state.new_zeros(len(state), 0)
@@ -126,7 +129,10 @@ class _Spread(nn.Module):
 
 
 def _part(function: Any, given: Sequence[Tensor], what: str) -> tuple[Network, Tensor]:
-    """A user's module or function as a network of all its arguments side by side, and what it gives for these."""
+    """A user's module or function as a network of all its arguments side by side, and what it gives for these.
+
+    The network is called differentiable where gradients can be followed through it, even if all are zero.
+    """
     if not callable(function):
         raise InputError(f"{what} must be a torch module or a function of a batch, not {type(function).__name__}")
     ends = torch.tensor([part.shape[1] for part in given]).cumsum(0).tolist()
@@ -147,7 +153,10 @@ def _part(function: Any, given: Sequence[Tensor], what: str) -> tuple[Network, T
         raise NetworkError(
             f"{what} turned a batch of {len(given[0])} into {tuple(made.shape)}; its first dimension must be the batch"
         )
-    return network, made
+    # A step function of tensors has gradients that are zero, which is the truth; of arrays none are known.
+    followed = network.differentiable or network.module is not None
+    followed |= network.call is whole and getattr(whole, "differentiable", True)
+    return replace(network, differentiable=followed), made
 
 
 def _cut(row: Any, ends: Sequence[int]) -> list[Any]:

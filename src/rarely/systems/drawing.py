@@ -79,7 +79,7 @@ def _margins(axes: Axes, times: Any, margins: dict[str, Tensor]) -> None:
     if lowest < 0:
         axes.axhspan(1.1 * lowest, 0, color=WARNING, alpha=0.08, linewidth=0)
     axes.set_ylabel("margin")
-    _tidy(axes, 2)
+    _tidy(axes, 2)  # a margin is named by its formula, which is no label for an axis
 
 
 def _groups(names: tuple[str, ...], trajectory: Trajectory) -> list[tuple[str, ...]]:
@@ -101,5 +101,5 @@ def _tidy(axes: Axes, curves: int) -> None:
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(color=FAINT, labelcolor=INK)
     axes.yaxis.label.set_color(ACCENT if curves == 1 else INK)
-    if curves > 1:
-        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    if curves > 1:  # above, so that long names leave the curves their width
+        axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=3, borderpad=0.1)

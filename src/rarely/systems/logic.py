@@ -147,11 +147,12 @@ class Several(Formula):
 
     sign: Literal["&", "|"]
     parts: tuple[Formula, ...]
+    said: str = ""  # what it is called instead of by its parts
     tight = False
 
     @property
     def text(self) -> str:
-        return f" {self.sign} ".join(part.text if part.tight else f"({part.text})" for part in self.parts)
+        return self.said or f" {self.sign} ".join(part.text if part.tight else f"({part.text})" for part in self.parts)
 
     @property
     def names(self) -> frozenset[str]:
@@ -172,7 +173,7 @@ def several(sign: Literal["&", "|"], *formulas: Formula) -> Formula:
     """All of them, or any of them; what is joined by the same sign already becomes one."""
     parts: list[Formula] = []
     for one in map(as_formula, formulas):
-        parts += one.parts if isinstance(one, Several) and one.sign == sign else [one]
+        parts += one.parts if isinstance(one, Several) and one.sign == sign and not one.said else [one]
     return Several(sign, tuple(parts))
 
 

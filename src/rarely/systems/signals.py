@@ -95,14 +95,14 @@ def _combined(function: Callable[[Any, Any], Tensor], sign: str, left: Signal | 
 
 
 def _compared(left: Signal, sign: str, right: Signal | float) -> Formula:
-    from rarely.systems.logic import Predicate, several  # which builds on this module
+    from rarely.systems.logic import Predicate, Several  # which builds on this module
 
     if left.inner is not None and not isinstance(right, Signal):
         # The same robustness, as two formulas: a system may fail to either side, and methods look for both.
-        inner, bound = left.inner, _number(right)
-        if sign.startswith("<"):
-            return several("&", _compared(inner, sign, bound), _compared(inner, sign.replace("<", ">"), -bound))
-        return several("|", _compared(inner, sign, bound), _compared(inner, sign.replace(">", "<"), -bound))
+        bound, below = _number(right), sign.startswith("<")
+        other = sign.replace("<", ">") if below else sign.replace(">", "<")
+        sides = (_compared(left.inner, sign, bound), _compared(left.inner, other, -bound))
+        return Several("&" if below else "|", sides, f"{left.text} {sign} {bound:g}")
     high, low = (left, right) if sign.startswith(">") else (right, left)
     a, b = _read(high), _read(low)
     names = left.names | (right.names if isinstance(right, Signal) else frozenset())
