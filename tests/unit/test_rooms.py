@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "io": {"core", "inputs", "stats", "registry"},
     "campaign": {"bounds", "core", "inputs", "io", "kernels", "methods", "questions", "registry", "stats"},
     "report": {"campaign", "core", "io", "questions"},
+    "systems": {"core", "inputs", "io", "report"},
     "demo": {"core", "inputs", "io", "questions", "report"},
     "cli": {"campaign", "core", "demo", "io", "questions", "registry", "report"},
 }

@@ -37,10 +37,10 @@ def closed_loop(
 ) -> System:
     """A system of `dynamics(state, action, disturbance) -> state` and `policy(observation) -> action`.
 
-    Both take batches: states (n, S), actions (n, A), disturbances (n, D). They are torch modules, functions of tensors,
-    which keep gradients, or functions of numpy arrays, which make the loop a black box. Without a policy, dynamics are
-    called as `dynamics(state, disturbance)`. The policy sees the state, or `observe(state, disturbance)`; it may be the
-    file of a network.
+    Both take batches: states (n, S), actions (n, A), disturbances (n, D). They are torch modules, functions of
+    tensors, which keep gradients, or functions of numpy arrays, which make the loop a black box. What a system does not
+    have is left out: without a policy, dynamics are `dynamics(state, disturbance)`. The policy sees the state, or
+    `observe(state, disturbance)`; it may be the file of a network.
 
     `initial` is the law of the first state, or that state itself as numbers. `disturbance` is the law of one step, the
     same and independent for all of them, or a list of laws, one for each. A law is an input model, a torch
@@ -54,13 +54,12 @@ def closed_loop(
     shock = shocks[:, 0] if laws.width else state.new_zeros(_PROBE, 0)
     seen, watcher = state, None
     if observe is not None:
-        watcher, seen = _part(observe, (state, shock), "observe")
+        watcher, seen = _part(observe, _there(state, shock), "observe")
     controller, action = None, state.new_zeros(_PROBE, 0)
     if policy is not None:
         controller, action = _part(load_policy(policy) if isinstance(policy, str | Path) else policy, (seen,), "policy")
         action = action.reshape(_PROBE, -1).to(state)
-    given = (state, action, shock) if policy is not None else (state, shock)
-    world, after = _part(dynamics, given, "dynamics")
+    world, after = _part(dynamics, _there(state, action, shock), "dynamics")
     if after.shape != state.shape:
         raise NetworkError(
             f"dynamics turned states {tuple(state.shape)} into {tuple(after.shape)}; they must keep their shape"
@@ -111,8 +110,7 @@ class Rollout(nn.Module):
                 seen = state if self.observe is None else self.observe.call(torch.cat((state, shock), 1))
                 action = self.policy.call(seen.to(state)).reshape(len(state), -1).to(state)
             moments.append(torch.cat((state, action, shock), 1))
-            given = (state, action, shock) if self.policy is not None else (state, shock)
-            state = self.dynamics.call(torch.cat(given, 1)).to(state)
+            state = self.dynamics.call(torch.cat((state, action, shock), 1)).to(state)
         moments.append(torch.cat((state, action, shock), 1))
         return torch.stack(moments, 2)
 
@@ -126,6 +124,11 @@ class _Spread(nn.Module):
 
     def forward(self, row: Tensor) -> Any:
         return self.module(*_cut(row, self.ends))
+
+
+def _there(*parts: Tensor) -> list[Tensor]:
+    """The parts that a system has: one without a policy has no actions."""
+    return [part for part in parts if part.shape[1]]
 
 
 def _part(function: Any, given: Sequence[Tensor], what: str) -> tuple[Network, Tensor]:

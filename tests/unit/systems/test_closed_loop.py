@@ -143,7 +143,7 @@ def test_laws_may_differ_from_step_to_step() -> None:
 
 
 def test_a_system_may_be_random_in_its_first_state_alone() -> None:
-    loop = closed_loop(lambda s, w: 2 * s, initial=Box([1.0], [2.0]), steps=3)
+    loop = closed_loop(lambda s: 2 * s, initial=Box([1.0], [2.0]), steps=3)
     x = torch.tensor([[1.5]])
     assert loop.signals(x).tolist() == [[[1.5, 3.0, 6.0, 12.0]]]
 
