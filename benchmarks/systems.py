@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 import rarely
@@ -47,7 +46,7 @@ BUDGETS = {"gaussian": 200, "pendulum": 10_000 // 41, "collision avoidance": 200
 def gaussian(threshold: float) -> tuple[Problem, float]:
     """A state, drawn once, that should always be above a threshold."""
     system = closed_loop(lambda state: state, initial=Gaussian([0.0], 1.0), steps=1, states=["s"])
-    return system.problem(always(signal("s") > threshold)), float(stats.norm.logcdf(threshold))
+    return system.problem(always(signal("s") > threshold)), float(torch.special.log_ndtr(torch.tensor(threshold)))
 
 
 def swing(state: Tensor, torque: Tensor, _: Tensor) -> Tensor:
@@ -137,7 +136,8 @@ def _numbers(array: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 def _document(data: bytes, at: int) -> tuple[dict[str, Any], int]:
     """A document of BSON that begins at a byte, and where it ends."""
-    end, at, found = at + struct.unpack_from("<i", data, at)[0] - 1, at + 4, {}
+    end, at = at + struct.unpack_from("<i", data, at)[0] - 1, at + 4
+    found: dict[str, Any] = {}
     while at < end:
         kind, zero = data[at], data.index(0, at + 1)
         name, at = data[at + 1 : zero].decode(), zero + 1
@@ -184,7 +184,9 @@ def drawn(problem: Problem, rollouts: int, limit: float) -> tuple[float, int, fl
 def plain_error(p: float, draws: int) -> float:
     """Mean of |k / n - p| / p for binomial k (de Moivre)."""
     k = math.floor(draws * p) + 1
-    return float(2 * k * stats.binom.pmf(k, draws, p) * (1 - p) / (draws * p))
+    choices = math.lgamma(draws + 1) - math.lgamma(k + 1) - math.lgamma(draws - k + 1)
+    share = math.exp(choices + k * math.log(p) + (draws - k) * math.log1p(-p))
+    return 2 * k * share * (1 - p) / (draws * p)
 
 
 def measure(name: str, problem: Problem, log_p: float, method: str, estimator: Estimator, budget: int) -> Row:

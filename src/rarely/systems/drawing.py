@@ -83,9 +83,10 @@ def _margins(axes: Axes, times: Any, margins: dict[str, Tensor]) -> None:
 
 
 def _groups(names: tuple[str, ...], trajectory: Trajectory) -> list[tuple[str, ...]]:
-    """Signals that share a panel: neighbours whose ranges are alike."""
+    """Signals that share a panel: neighbours that change, and whose ranges are alike."""
     groups: list[list[str]] = []
-    for name in names:
+    moving = [name for name in names if float(trajectory[name].max() - trajectory[name].min())]
+    for name in moving or names[:1]:  # what never changes says nothing
         size = float(trajectory[name].abs().max()) or 1.0
         if groups and len(groups[-1]) < _MOST:
             other = float(trajectory[groups[-1][0]].abs().max()) or size

@@ -35,10 +35,9 @@ def load_policy(path: str | Path, algorithm: str = "", *, trust_pickle: bool = F
         raise FormatError(path, "there is no such file")
     model = _algorithm(algorithm).load(path)
 
-    def act(observations: np.ndarray[Any, Any]) -> Any:
+    def act(observations: Any) -> Any:
         return model.predict(np.asarray(observations), deterministic=True)[0]
 
-    act.differentiable = False  # type: ignore[attr-defined]
     return act
 
 
