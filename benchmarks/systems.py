@@ -198,7 +198,7 @@ def measure(name: str, problem: Problem, log_p: float, method: str, estimator: E
         math.log(p) <= one.upper_bound if one.log_prob == -math.inf else log_p in one.interval for one in found
     )
     return Row(
-        name, p, method, float(np.mean([one.evaluations for one in found])),
+        name, p, method, float(np.mean([one.calls for one in found])),
         float(np.mean([abs(one - p) / p for one in estimates])), plain_error(p, budget),
         float(np.mean(estimates)) / p - 1, f"{inside} of {len(found)}", (time.monotonic() - started) / len(found),
     )  # fmt: skip
