@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -51,17 +51,18 @@ class Product:
 
     @property
     def center(self) -> Tensor:
-        return self._joined(model.center for model in self.parts)
+        return self._joined(map(_typical, self.parts))
 
     @property
     def support(self) -> tuple[Tensor, Tensor] | None:
         supports = [model.support for model in self.parts]
-        if all(support is None for support in supports):
+        like = next((support[0] for support in supports if support is not None), None)
+        if like is None:
             return None
         ends = []
         for side, missing in ((0, -torch.inf), (1, torch.inf)):
             known = [
-                torch.full_like(model.center, missing) if support is None else support[side]
+                like.new_full(model.event_shape, missing) if support is None else support[side]
                 for model, support in zip(self.parts, supports, strict=True)
             ]
             ends.append(self._joined(known))
@@ -98,7 +99,7 @@ class Product:
     def _cut(self, values: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
         return torch.split(values, [size * count for size, count in zip(sizes, self.counts, strict=True)], -1)
 
-    def _joined(self, values: Iterator[Tensor] | Sequence[Tensor]) -> Tensor:
+    def _joined(self, values: Iterable[Tensor]) -> Tensor:
         """One value (*stacked, *event) for every part, as an input of the whole."""
         flat = [
             value.reshape(*value.shape[: value.ndim - len(model.event_shape)], -1)
@@ -108,6 +109,14 @@ class Product:
         lead = max((part.shape[:-1] for part in flat), key=len)
         tiled = [part.tile(count) for part, count in zip(flat, self.counts, strict=True)]
         return torch.cat([part.expand(*lead, part.shape[-1]) for part in tiled], -1)
+
+
+def _typical(model: InputModel) -> Tensor:
+    """Its center; of a user's law that names none, a draw: the parts of a product have no label to be taken there."""
+    try:
+        return model.center
+    except InputError:
+        return model.sample((1,), Rng(0))[0]
 
 
 def _in_rows(values: Tensor, count: int, shape: Shape) -> Tensor:

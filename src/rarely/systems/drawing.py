@@ -74,7 +74,7 @@ def _margins(axes: Axes, times: Any, margins: dict[str, Tensor]) -> None:
         values = margin.numpy()
         shown = np.where(np.isfinite(values), values, np.nan)
         axes.plot(times, shown, color=color, label=text.replace("$", r"\$"), linewidth=1.4)
-        lowest = min(lowest, float(np.nanmin(shown, initial=0.0)))
+        lowest = min(lowest, float(values[np.isfinite(values)].min(initial=0.0)))
     axes.axhline(0, color=WARNING, linewidth=1)
     if lowest < 0:
         axes.axhspan(1.1 * lowest, 0, color=WARNING, alpha=0.08, linewidth=0)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rarely.core.errors import InputError
+from rarely.core.errors import InputError, NetworkError
 from rarely.core.input_model import ArrayLike, InputModel, adapt_inputs, tensor
 from rarely.core.network import adapt_network
 from rarely.core.problem import Problem
@@ -43,7 +43,14 @@ class System:
         if not self.step > 0:
             raise InputError(f"step must be a positive time, got {self.step}")
         probe = self.inputs.sample(_PROBE, Rng(0)).float()
-        if not torch.allclose(self.signals(probe), self.signals(probe), rtol=1e-4, atol=1e-5):
+        once, again = self.signals(probe), self.signals(probe)
+        if not bool(torch.isfinite(once).all()):
+            row, moment = (~torch.isfinite(once)).any(0).nonzero()[0].tolist()
+            raise NetworkError(
+                f"a rollout makes the signal {self.names.all[row]!r} NaN or infinite after {moment} step(s); something "
+                "in the loop overflows or divides by zero"
+            )
+        if not torch.allclose(once, again, rtol=1e-4, atol=1e-5):
             raise InputError(
                 "the same first state and disturbances gave two different trajectories. Something in the loop draws "
                 "random numbers of its own or remembers earlier rollouts: make it a disturbance, or seed and reset it "
@@ -97,8 +104,8 @@ class Drawn:
 
 def drawn(initial: Any, disturbance: Any, steps: int) -> Drawn:
     """The laws as a user gives them, made one."""
-    if steps < 1:
-        raise InputError(f"steps must be at least 1, got {steps}")
+    if not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps must be a whole number of at least 1, got {steps}")
     if isinstance(disturbance, list | tuple):
         if len(disturbance) != steps:
             raise InputError(f"there are {len(disturbance)} laws of disturbances for {steps} steps; give one for each")

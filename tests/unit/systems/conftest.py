@@ -1,23 +1,13 @@
-"""A small system that every test of a room knows: a point that is pushed, with a controller that pushes back."""
+"""The pushed point as a system."""
 
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import Tensor
+from pushed_point import brake, drift
 
 from rarely import Gaussian
 from rarely.inputs import Normal
 from rarely.systems import System, closed_loop
-
-
-def drift(state: Tensor, action: Tensor, wind: Tensor) -> Tensor:
-    place, speed = state[:, :1], state[:, 1:]
-    return torch.cat((place + 0.5 * speed, speed + 0.5 * action + wind), 1)
-
-
-def brake(state: Tensor) -> Tensor:
-    return -0.4 * state[:, :1] - 0.8 * state[:, 1:]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pushed_point import brake, drift
 from torch import Tensor, nn
 
 import rarely
-from conftest import brake, drift
 from rarely import Box, Gaussian
 from rarely.core.errors import InputError, NetworkError
 from rarely.core.rng import Rng
@@ -148,6 +149,26 @@ def test_a_system_may_be_random_in_its_first_state_alone() -> None:
     assert loop.signals(x).tolist() == [[[1.5, 3.0, 6.0, 12.0]]]
 
 
+class _Coin:
+    """A user's law without a center, a support and a map from normals."""
+
+    event_shape = (1,)
+
+    def sample(self, n: int) -> Tensor:
+        return torch.rand(n, 1)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return torch.where((x >= 0) & (x <= 1), 0.0, -torch.inf).sum(-1)
+
+
+def test_a_law_of_ones_own_will_do() -> None:
+    loop = closed_loop(lambda s, w: s + w, initial=Box([0.0], [1.0]), disturbance=_Coin(), steps=3, states=["sum"])
+    assert loop.inputs.normal_dim is None
+    problem = loop.problem(always(signal("sum") < 3.0))
+    found = rarely.estimate(problem, max_evaluations=4000, confidence=1 - 5.7e-7)  # five sigma
+    assert math.log(1 / 24) in found.interval  # that four uniform numbers sum to 3 or more
+
+
 def test_tables_name_signals() -> None:
     table = Tabular({"gust": Normal(0, 1), "kind": OneHot([0.5, 0.5], ["calm", "storm"]), "bias": Fixed(0.1)})
     loop = closed_loop(
@@ -202,7 +223,9 @@ def _loop(dynamics: Any = drift, policy: Any = brake, **changed: Any) -> Callabl
     ("wrong", "error", "sentence"),
     [
         (_loop(_drawing), InputError, "gave two different trajectories"),
-        (_loop(steps=0), InputError, "steps must be at least 1"),
+        (_loop(steps=0), InputError, "steps must be a whole number of at least 1"),
+        (_loop(steps=2.5), InputError, "a whole number of at least 1, got 2.5"),
+        (_loop(lambda s, a, w: s / (s - s)), NetworkError, r"makes the signal 'state 0' NaN or infinite after 1 step"),
         (_loop(step=0.0), InputError, "step must be a positive time"),
         (_loop(initial=[0.0, 0.0], disturbance=None), InputError, "nothing is random"),
         (_loop(disturbance=[WIND] * 3), InputError, "3 laws of disturbances for 10 steps"),

@@ -169,7 +169,7 @@ def test_an_environment_that_draws_by_itself_is_refused() -> None:
         (lambda: carts(policy=lambda seen: np.zeros((len(seen), 3))), InputError, "3 scores, and there are 2 actions"),
         (lambda: carts(policy=lambda seen: seen.sum()), NetworkError, r"turned a batch of 2 into \(\)"),
         (lambda: carts(observations=["place"]), InputError, "1 names for 4 observations"),
-        (lambda: carts(steps=0), InputError, "steps must be at least 1"),
+        (lambda: carts(steps=0), InputError, "steps must be a whole number of at least 1"),
     ],
 )
 def test_what_is_wrong_is_said(wrong: Callable[[], object], error: type[Exception], sentence: str) -> None:

@@ -59,7 +59,15 @@ def test_signals_of_other_sizes_get_axes_of_their_own() -> None:
     wide = rarely.systems.closed_loop(
         lambda s, w: s * w, initial=[1.0, 1e5], disturbance=rarely.Gaussian([1.0], 0.1), steps=3, states=["m", "Pa"]
     )
-    assert [axes.get_ylabel() for axes in wide.replay(torch.ones(3)).plot().axes] == ["m", "Pa", "disturbance"]
+    assert [axes.get_ylabel() for axes in wide.replay(torch.tensor([1.1, 0.9, 1.2])).plot().axes] == [
+        "m",
+        "Pa",
+        "disturbance",
+    ]
+
+
+def test_signals_that_never_change_are_not_drawn(pushed: System) -> None:
+    assert [axes.get_ylabel() for axes in pushed.replay(torch.zeros(12)).plot().axes] == ["place", "push", "wind"]
 
 
 def test_what_is_wrong_is_said(pushed: System, tmp_path: Path) -> None:
