@@ -28,6 +28,7 @@ from rarely.inputs import (
     OneHot,
     PixelDropout,
     PoissonNoise,
+    Product,
     Tabular,
     Uniform,
     adapt_inputs,
@@ -110,6 +111,7 @@ def _interpolated(data: list[float]) -> Cdf:
 
 COVARIANCE = [[1.0, 0.6, 0.0], [0.6, 2.0, -0.3], [0.0, -0.3, 0.5]]
 CORNER = [0.0] * 20 + [1.0] * 10 + [0.5] * 20  # many coordinates at a bound of [0, 1]
+STEP = Gaussian([2.0, 0.0], [1.0, 3.0])  # the same object three times in a product
 CASES: dict[str, Case] = {
     "box": Case(Box([-1.0, 2.0], [0.5, 2.5]), {0: _uniform(-1, 0.5), 1: _uniform(2, 2.5)}),
     "box, fixed coordinate": Case(Box([-1.0, 3.0], [1.0, 3.0]), {0: _uniform(-1, 1)}, fixed=(1,)),
@@ -215,6 +217,17 @@ CASES: dict[str, Case] = {
         {0: _interpolated([18.0, 20.0, 30.0, 31.0, 70.0]), 6: _uniform(-1, 4), 7: stats.norm(3, 2).cdf},
         fixed=(2, 4), density=False,
     ),
+    "product": Case(
+        Product([Box([[-1.0, 2.0]], [[0.5, 2.5]]), STEP, STEP, STEP, LpBall([0.2, 0.9], 0.3, 2)]),
+        {0: _uniform(-1, 0.5), 2: stats.norm(2, 1).cdf, 7: stats.norm(0, 3).cdf, 8: _l2(0.2, 0.3, 2)},
+    ),
+    "product with a user's object": Case(
+        Product([STEP, Exponentials(), Box([0.0], [1.0])]),
+        {1: stats.norm(0, 3).cdf, 2: stats.expon.cdf, 4: _uniform(0, 1)},
+    ),
+    "product with numbers alone": Case(
+        Product([torch.distributions.Gamma(2.0, 1.0), Box(0.0, 1.0)]), {0: stats.gamma(2).cdf, 1: _uniform(0, 1)}
+    ),
     "user's generator": Case(
         adapt_inputs(Latent()), {0: stats.norm(0, 2**0.5).cdf, 1: stats.lognorm(1).cdf}, density=False
     ),
@@ -310,6 +323,15 @@ def test_one_problem_and_a_batch_agree(case: Case) -> None:
 @every
 def test_the_same_seed_draws_the_same_inputs(case: Case) -> None:
     assert torch.equal(case.model.sample(5, Rng(3)), case.model.sample(5, Rng(3)))
+
+
+def test_parts_of_a_product_are_independent() -> None:
+    """Also those of the same object, which are drawn at once: no correlation of any two of its eight numbers."""
+    product = Product([STEP, STEP, STEP, Box([0.0, 0.0], [1.0, 1.0])])
+    for x in (product.sample(N, Rng(7)), product.from_normal(_normals(product, N, 8))):
+        correlation = np.corrcoef(x.double().numpy().T) - np.eye(8)
+        assert np.abs(correlation).max() < 5.5 / math.sqrt(N)  # the largest of 28, each at five sigma
+    assert product.event_shape == (8,)
 
 
 def test_models_with_different_numbers_stack() -> None:

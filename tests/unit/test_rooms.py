@@ -28,6 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "io": {"core", "inputs", "stats", "registry"},
     "campaign": {"bounds", "core", "inputs", "io", "kernels", "methods", "questions", "registry", "stats"},
     "report": {"campaign", "core", "display", "io", "questions"},
+    "systems": {"core", "display", "inputs", "io"},
     "demo": {"core", "display", "inputs", "io", "questions", "report"},
     "cli": {"campaign", "core", "demo", "display", "io", "questions", "registry", "report"},
     "integrations": {"core", "io", "questions", "testing"},

@@ -118,7 +118,7 @@ def _draw(
 ) -> Kind:
     """A figure of numbers; one pass over the records, of which little is kept."""
     from rarely.core.errors import InputError
-    from rarely.display.figures import SERIES
+    from rarely.display.figures import SERIES, save
     from rarely.report import figures
     from rarely.report.interactive import Marks, write_interactive
     from rarely.report.tally import tally
@@ -142,7 +142,7 @@ def _draw(
     else:
         drawn = figures.plot_distribution(counted.trusted, counted.doubtful, size)
     with writing(out) as draft:
-        figures.save(drawn, draft)
+        save(drawn, draft)
     return kind
 
 
@@ -150,8 +150,7 @@ def _draw_climbs(records: Iterable[Record], out: Path, size: tuple[float, float]
     from dataclasses import replace
 
     from rarely.core.errors import InputError
-    from rarely.display.figures import plot_estimate, plot_levels
-    from rarely.report.figures import save
+    from rarely.display.figures import plot_estimate, plot_levels, save
     from rarely.report.interactive import write_climbs
 
     climbed = ((record.name, record.estimate) for record in records)

@@ -97,7 +97,8 @@ def robustness(
 
 
 def _draw(curve: Curve, file: Path) -> None:
-    from rarely.report.figures import plot_curves, save
+    from rarely.display.figures import save
+    from rarely.report.figures import plot_curves
 
     save(plot_curves([curve]), file)
 

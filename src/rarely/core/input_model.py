@@ -233,6 +233,8 @@ def adapt_inputs(model: Any) -> InputModel:
     """An InputModel from one of ours, a torch distribution, or any object with `sample` and `log_density`."""
     if isinstance(model, type):
         raise InputError(f"the input model is {kind(model)}; make an object of it: {model.__name__}(...)")
+    if isinstance(model, Custom):  # to ask whether it has all of a model would ask for its center
+        return model
     if isinstance(model, InputModel) and not isinstance(model, torch.distributions.Distribution):
         return model
     if isinstance(model, torch.distributions.Distribution):

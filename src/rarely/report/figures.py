@@ -1,17 +1,15 @@
-"""Figures of campaigns and of pictures; those of estimates are in `display/figures.py`. `save` writes a figure."""
+"""Figures of campaigns and of pictures; those of estimates are in `display/figures.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rarely.campaign.robustness import Curve
-from rarely.core.errors import InputError
 from rarely.display.figures import ACCENT, FAINT, LN10, SERIES, WARNING, clean, literal, new_figure, whole_numbers
 
 if TYPE_CHECKING:
@@ -20,19 +18,6 @@ if TYPE_CHECKING:
 
 _MARKERS = "osD^vP"
 MAX_POINTS = 2000  # more become a smear, and a large file
-_FORMATS = (".svg", ".png", ".pdf")
-
-
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure; its kind is the ending of the name."""
-    ending = Path(path).suffix.lower()
-    if ending not in _FORMATS:
-        raise InputError(f"{path}: a figure is written as {', '.join(_FORMATS)}")
-    import matplotlib
-
-    # Text stays text in an SVG, and the same figure gives the same file.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rarely"}):
-        figure.savefig(path, dpi=160, metadata={"Date": None} if ending == ".svg" else None)
 
 
 def plot_curves(curves: Sequence[Curve], size: tuple[float, float] = (6.4, 4.2)) -> Figure:

@@ -13,11 +13,11 @@ import made_campaign as made
 from rarely.campaign.robustness import Curve
 from rarely.campaign.store import Record
 from rarely.core.errors import FormatError, InputError
-from rarely.display.figures import LN10, plot_estimate, plot_levels, plot_probabilities
+from rarely.display.figures import LN10, plot_estimate, plot_levels, plot_probabilities, save
 from rarely.questions.result import Outcome
 from rarely.report import interactive
 from rarely.report.charts import Drawing, inline
-from rarely.report.figures import MAX_POINTS, histogram, plot_curves, plot_distribution, save
+from rarely.report.figures import MAX_POINTS, histogram, plot_curves, plot_distribution
 from rarely.report.interactive import Marks, write_climbs, write_interactive
 from rarely.report.page import render
 from rarely.report.tally import read_records, tally
