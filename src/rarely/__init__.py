@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # `as`: type checkers then take the names as exported
     from rarely.campaign.campaign import Campaign as Campaign
     from rarely.core.errors import RarelyError as RarelyError
     from rarely.core.execution import Execution as Execution
+    from rarely.core.predicted import Predicted as Predicted
     from rarely.core.problem import Problem as Problem
     from rarely.core.properties import LinearConstraint as LinearConstraint
     from rarely.core.properties import Misclassification as Misclassification
@@ -48,6 +49,7 @@ _NAMES = {
     "rarely.campaign.campaign": ("Campaign",),
     "rarely.core.errors": ("RarelyError",),
     "rarely.core.execution": ("Execution",),
+    "rarely.core.predicted": ("Predicted",),
     "rarely.core.problem": ("Problem",),
     "rarely.core.properties": ("LinearConstraint", "Misclassification", "Targeted"),
     "rarely.inputs": ("Box", "Gaussian", "LpBall", "Mixture", "TruncatedGaussian"),

@@ -11,6 +11,7 @@ from rarely.inputs.lp_ball import LpBall
 from rarely.inputs.mixture import Mixture
 from rarely.inputs.noise import GaussianNoise, PixelDropout, PoissonNoise
 from rarely.inputs.tabular import Tabular
+from rarely.inputs.tokens import Tokens
 
 __all__ = [
     "Box",
@@ -31,6 +32,7 @@ __all__ = [
     "PixelDropout",
     "PoissonNoise",
     "Tabular",
+    "Tokens",
     "TruncatedGaussian",
     "Uniform",
     "adapt_inputs",
