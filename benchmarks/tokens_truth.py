@@ -145,7 +145,9 @@ def main() -> None:
         truth[name] = {"how": how, "seconds": round(time.monotonic() - begun), "targets": targets}
         torch.save({"p": p, "error": error}, options.file.with_suffix(f".{name.replace(' ', '-')}.pt"))
         options.file.write_text(json.dumps(truth, indent=1, ensure_ascii=False) + "\n")
-        print(name, how, f"{time.monotonic() - begun:.0f} s", [f"{t['word']} {t['p']:.1e}" for t in targets], flush=True)
+        print(
+            name, how, f"{time.monotonic() - begun:.0f} s", [f"{t['word']} {t['p']:.1e}" for t in targets], flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -76,7 +76,9 @@ class ImportanceSampling:
         if tokens:
             weighed = yield from self.weigh_neighbours(batch, found, rng)
         else:
-            weighed = yield from self.weigh(batch, [torch.cat(own) if any(map(len, own)) else None for own in found], rng)
+            weighed = yield from self.weigh(
+                batch, [torch.cat(own) if any(map(len, own)) else None for own in found], rng
+            )
         pilots = [evidence_of(group, "splitting pilot", calls) for group, calls in zip(islands, spent, strict=True)]
         return [[*pilot, *own] for pilot, own in zip(pilots, weighed, strict=True)]
 
