@@ -29,6 +29,7 @@ from rarely.inputs import (
     PixelDropout,
     PoissonNoise,
     Tabular,
+    Tokens,
     Uniform,
     adapt_inputs,
 )
@@ -212,6 +213,9 @@ CASES: dict[str, Case] = {
         {0: _interpolated([18.0, 20.0, 30.0, 31.0, 70.0]), 6: _uniform(-1, 4), 7: stats.norm(3, 2).cdf},
         fixed=(2, 4), density=False,
     ),
+    "tokens": Case(Tokens([[0.2, 0.5, 0.0, 0.3], {7: 1.0}, {1: 3.0, 5: 1.0}]), {}, fixed=(1,)),
+    "tokens, one law": Case(Tokens([0.2, 0.5, 0.0, 0.3], 6), {}),
+    "mixture of tokens": Case(Mixture([Tokens([0.9, 0.1], 3), Tokens([0.0, 1.0], 3)], [0.3, 0.7]), {}),
     "user's generator": Case(
         adapt_inputs(Latent()), {0: stats.norm(0, 2**0.5).cdf, 1: stats.lognorm(1).cdf}, density=False
     ),

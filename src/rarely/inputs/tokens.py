@@ -90,6 +90,7 @@ class Tokens:
 
     def log_parts(self, x: Tensor) -> Tensor:
         """Log-probability of every token of x (..., length), -inf for one that cannot stand there."""
+        x = x.long()
         index = _searched(self.ids, x, right=False).clamp_max(self.ids.shape[-1] - 1)
         return torch.where(_picked(self.ids, index) == x, _picked(self.log_probs, index), -torch.inf)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
+from rarely.core.input_model import redrawn
 from rarely.core.rng import Rng
 from rarely.kernels.base import State, normal_init, nudge, passes
 
@@ -40,6 +41,11 @@ class Redraw:
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
         if self.space == "normal":
             return normal_init(batch, n, rng, self.scale)
+        if not redrawn(batch.inputs):
+            raise InputError(
+                f"Redraw needs an input model with `parts` and `redraw`, which {type(batch.inputs).__name__} has not; "
+                "use another kernel, or Redraw(space='normal') where there is a map from normals"
+            )
         x = batch.sample(n, rng)
         score = batch.score(x)
         return State(x, score, score.new_full((len(batch), 1), self.scale))

@@ -157,7 +157,7 @@ class Neighbours:
         populations = [_explored(one, law, points, rng) if len(points) else points for points in populations]
         points = torch.cat([points for points in populations if len(points)])
         proposal = Proposal.of(law, points)
-        owners = torch.stack([(proposal.centres.unsqueeze(1) == p).all(2).any(1) for p in populations], 1)
+        owners = torch.stack([_among(proposal.centres, points) for points in populations], 1)
         for _ in range(_ROUNDS):
             x, scores = _drawn(one, proposal, _PILOT, rng)
             proposal, owners = proposal.joined(x[scores >= 0], owners, _log_mean(proposal, x, scores))
@@ -207,6 +207,13 @@ def _explored(one: Batch, law: Categorical, points: Tensor, rng: Rng) -> Tensor:
         x, scores = _drawn(one, Proposal.of(law, points), _EXPLORED, rng)
         points = torch.cat([points, x[scores >= 0]]).unique(dim=0)
     return points
+
+
+def _among(x: Tensor, points: Tensor) -> Tensor:
+    """Which of x (n, parts) are among some points, of which there may be none, (n,)."""
+    if not len(points):
+        return torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    return (x.unsqueeze(1) == points).all(2).any(1)
 
 
 def _log_mean(proposal: Proposal, x: Tensor, scores: Tensor) -> float:

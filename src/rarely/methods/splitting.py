@@ -16,7 +16,7 @@ from rarely.core.evidence import MAX_WITNESSES, Witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import LOG_FLOOR
-from rarely.kernels import Kernel, State, default_kernel
+from rarely.kernels import Kernel, RandomWalk, State, default_kernel
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.compass import slopes
 from rarely.methods.islands import Island, evidence_of
@@ -113,6 +113,8 @@ class Splitting:
                 f"{type(kernel).__name__} works on standard normals, and this input model has no from_normal; "
                 "use RandomWalk, or give the input model a from_normal"
             )
+        if isinstance(kernel, RandomWalk) and batch.network.whole:
+            raise InputError("RandomWalk moves by lengths, and whole numbers such as tokens have none; use Redraw")
         return (yield from _Populations(self, kernel, batch, rng, sloped).run())
 
 
