@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # `as`: type checkers then take the names as exported
     from rarely.core.calls import vectorize as vectorize
     from rarely.core.errors import RarelyError as RarelyError
     from rarely.core.execution import Execution as Execution
+    from rarely.core.predicted import Predicted as Predicted
     from rarely.core.problem import Problem as Problem
     from rarely.core.properties import LinearConstraint as LinearConstraint
     from rarely.core.properties import Misclassification as Misclassification
@@ -50,6 +51,7 @@ _NAMES = {
     "rarely.core.calls": ("vectorize",),
     "rarely.core.errors": ("RarelyError",),
     "rarely.core.execution": ("Execution",),
+    "rarely.core.predicted": ("Predicted",),
     "rarely.core.problem": ("Problem",),
     "rarely.core.properties": ("LinearConstraint", "Misclassification", "Targeted"),
     "rarely.inputs": ("Box", "Gaussian", "LpBall", "Mixture", "TruncatedGaussian"),

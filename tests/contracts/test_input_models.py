@@ -30,6 +30,7 @@ from rarely.inputs import (
     PoissonNoise,
     Product,
     Tabular,
+    Tokens,
     Uniform,
     adapt_inputs,
 )
@@ -228,6 +229,9 @@ CASES: dict[str, Case] = {
     "product with numbers alone": Case(
         Product([torch.distributions.Gamma(2.0, 1.0), Box(0.0, 1.0)]), {0: stats.gamma(2).cdf, 1: _uniform(0, 1)}
     ),
+    "tokens": Case(Tokens([[0.2, 0.5, 0.0, 0.3], {7: 1.0}, {1: 3.0, 5: 1.0}]), {}, fixed=(1,)),
+    "tokens, one law": Case(Tokens([0.2, 0.5, 0.0, 0.3], 6), {}),
+    "mixture of tokens": Case(Mixture([Tokens([0.9, 0.1], 3), Tokens([0.0, 1.0], 3)], [0.3, 0.7]), {}),
     "user's generator": Case(
         adapt_inputs(Latent()), {0: stats.norm(0, 2**0.5).cdf, 1: stats.lognorm(1).cdf}, density=False
     ),

@@ -21,7 +21,8 @@ from rarely import Box, Execution, Gaussian, LpBall, Mixture, Problem, Truncated
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
-from rarely.kernels import HMC, PCN, HitAndRun, Kernel, Langevin, RandomWalk, State
+from rarely.inputs import Tokens
+from rarely.kernels import HMC, PCN, HitAndRun, Kernel, Langevin, RandomWalk, Redraw, State
 from rarely.methods.moves import chains, move
 from rarely.methods.walk import Walk
 
@@ -86,12 +87,36 @@ KERNELS: dict[str, Kernel] = {
     "langevin": Langevin(),
     "hmc": HMC(),
     "hit and run": HitAndRun(),
+    "redraw": Redraw(space="normal"),
+}
+DICE = Tokens([[1.0] * 12, [3.0, 2.0, 1.0] * 3, {1: 5.0, 4: 1.0, 6: 2.0, 7: 2.0}, [0.5, 0.2, 0.3]])
+
+
+class Draws:
+    """A user's object: a number and the number of coins that fall on heads, one part each."""
+
+    event_shape, parts = (2,), 2
+
+    def sample(self, n: int) -> Tensor:
+        return torch.stack([torch.randn(n), torch.randint(0, 5, (n,)).float()], 1)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return -0.5 * x[:, 0].square()
+
+    def redraw(self, x: Tensor, chosen: Tensor) -> Tensor:
+        return torch.where(chosen, self.sample(len(x)), x)
+
+
+PART_TARGETS: dict[str, Target] = {
+    "dice": Target(DICE, _sum, 19.5),
+    "mixture of dice": Target(Mixture([DICE, Tokens([1.0, 2.0, 7.0] * 3, 4)], [0.6, 0.4]), _sum, 19.5),
+    "user's parts": Target(Draws(), _sum, 3.2),
 }
 PAIRS = [
     pytest.param(kernel, target, id=f"{k}: {t}")
     for k, kernel in KERNELS.items()
     for t, target in {**TARGETS, **(INPUT_TARGETS if kernel.space == "input" else {})}.items()
-]
+] + [pytest.param(Redraw(), target, id=f"redraw: {t}") for t, target in PART_TARGETS.items()]
 
 
 def exact(kernel: Kernel, batch: Batch, level: float, count: int, rng: Rng) -> State:
@@ -108,7 +133,7 @@ def exact(kernel: Kernel, batch: Batch, level: float, count: int, rng: Rng) -> S
 
 def _inputs(kernel: Kernel, batch: Batch, state: State) -> Tensor:
     x = batch.inputs.from_normal(state.position) if kernel.space == "normal" else state.position
-    return x.flatten(2)[0]
+    return x.flatten(2)[0].float()
 
 
 def assert_same_law(kernel: Kernel, batch: Batch, state: State, reference: State) -> None:
@@ -215,6 +240,36 @@ def test_a_walk_without_its_hastings_correction_fails(
         monkeypatch.setattr(rarely.kernels.random_walk, function, lambda x, *_: torch.ones_like(x))
     with pytest.raises(AssertionError, match="pvalue"):
         check_invariance(RandomWalk(proposal), TARGETS[name])  # type: ignore[arg-type]
+
+
+class Loaded(Draws):
+    """Draws parts from another law than its own."""
+
+    def redraw(self, x: Tensor, chosen: Tensor) -> Tensor:
+        return torch.where(chosen, self.sample(len(x)) * torch.tensor([1.2, 1.0]), x)
+
+
+@dataclass(frozen=True)
+class Greedy(Redraw):
+    """Chooses the parts by what they are."""
+
+    def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
+        often = torch.where(state.position > 5, 0.2, 0.8)
+        chosen = rng.uniform(state.position.shape) < often
+        y = batch.inputs.redraw(state.position, chosen, rng)  # type: ignore[attr-defined]
+        score = batch.score(y)
+        ok = score > level
+        return state.accept(State(y, score, state.scale), ok), ok
+
+
+@pytest.mark.parametrize(
+    ("kernel", "target"),
+    [(Redraw(), Target(Loaded(), _sum, 3.2)), (Greedy(), PART_TARGETS["dice"])],
+    ids=["another law", "chosen by what they are"],
+)
+def test_parts_drawn_from_another_law_or_chosen_by_what_they_are_fail(kernel: Kernel, target: Target) -> None:
+    with pytest.raises(AssertionError, match="pvalue"):
+        check_invariance(kernel, target)
 
 
 def test_langevin_without_its_metropolis_ratio_fails(monkeypatch: pytest.MonkeyPatch) -> None:

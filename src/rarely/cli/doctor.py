@@ -30,6 +30,7 @@ GIVES = {
     "dask": "campaigns on other machines, Slurm and Kubernetes",
     "tables": "results as pandas frames and Parquet files",
     "tracking": "robustness during training, logged to TensorBoard and MLflow",
+    "language": "language models of transformers: rarely.io.language.load_language_model",
     "plotly": "figures to point at: rarely plot -o FILE.html",
     "peers": "OpenTURNS, for the comparison in benchmarks/peers.py",
     "gymnasium": "environments as closed loops: rarely.systems.environment",

@@ -73,8 +73,12 @@ class Batch:
         """Chains of every row to take at a time: a forward pass full of them, but not so few that calling it shows."""
         return max(_FEWEST, self.chunk // max(1, len(self)))
 
+    def taken(self, x: Tensor) -> Tensor:
+        """Inputs where and as this batch runs them: whole numbers as such, all others in its precision."""
+        return x.to(self.device, None if self.network.whole else self.dtype)
+
     def sample(self, n: int, rng: Rng) -> Tensor:
-        return self.inputs.sample((len(self), n), rng).to(self.dtype)
+        return self.taken(self.inputs.sample((len(self), n), rng))
 
     def normals(self, n: int, rng: Rng) -> Tensor:
         """Normals (B, N, d) that map to independent inputs."""

@@ -110,7 +110,7 @@ class Execution:
             dtype = torch.float32
         if device.type == "cpu":
             spend.expect(1, max(network.seconds for network in networks))
-        calls = [_at_precision(network.call, network.dtype) for network in networks]
+        calls = [_at_precision(network) for network in networks]
         forward, whole = _flat(_chunked(calls[0], chunk, spend)), _flat(calls[0])
         if len(networks) > 1:
             number = {key: k for k, key in enumerate(distinct)}
@@ -124,7 +124,7 @@ class Execution:
             else:
                 stacked, probe = together(modules, first.dtype), problems[rows[0]].inputs.sample(_COMPARED, Rng(0))
                 if _paid(spend, rows[0], 2 * len(networks) * _COMPARED) and agree(
-                    stacked, calls, probe.to(device, dtype)
+                    stacked, calls, probe.to(device, None if first.whole else dtype)
                 ):
                     forward, whole = Snapshots(owner, partial(stacked, chunk=chunk)), Snapshots(owner, stacked)
         chosen = [problems[i] for i in rows]
@@ -179,8 +179,9 @@ def _rows_per_forward(network: Network, device: torch.device) -> int:
     return max(_MIN_ROWS, budget // (4 * network.numbers))
 
 
-def _at_precision(call: Rows, dtype: torch.dtype) -> Rows:
-    return (lambda x: call(x.to(dtype)).to(x.dtype)) if dtype in _SHORT else call
+def _at_precision(network: Network) -> Rows:
+    short = network.dtype in _SHORT
+    return (lambda x: network.call(network.taken(x)).to(torch.float32)) if short else network.call
 
 
 def _flat(call: Rows) -> Forward:

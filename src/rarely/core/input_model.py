@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import torch
@@ -61,6 +61,40 @@ class InputModel(Protocol):
     def from_normal(self, z: Tensor) -> Tensor:
         """Map standard normals (..., normal_dim) to inputs (..., *event) distributed as the model."""
         ...
+
+
+@runtime_checkable
+class Redrawn(Protocol):
+    """An input model that can draw parts of an input anew: what moves need where there is no map from normals."""
+
+    @property
+    def parts(self) -> int:
+        """How many parts an input has, such as the tokens of a sequence."""
+        ...
+
+    def redraw(self, x: Tensor, chosen: Tensor, rng: Rng) -> Tensor:
+        """x (..., *event) with the `chosen` parts (..., parts) drawn from their law given all others."""
+        ...
+
+
+@runtime_checkable
+class Categorical(Redrawn, Protocol):
+    """One whose parts are independent of each other, each a number that says which of some things it is."""
+
+    def log_parts(self, x: Tensor) -> Tensor:
+        """Log-probability of every part of x (..., parts)."""
+        ...
+
+
+def redrawn(model: object) -> TypeGuard[Redrawn]:
+    """Whether a model can; one that is made of others can if all of them do, and has None parts otherwise."""
+    return isinstance(model, Redrawn) and model.parts is not None
+
+
+def categorical(model: object) -> TypeGuard[Categorical]:
+    """Whether a model's parts are its numbers, with probabilities of their own."""
+    own = redrawn(model) and tuple(getattr(model, "event_shape", ())) == (model.parts,)
+    return own and callable(getattr(model, "log_parts", None))
 
 
 def array(value: Any, name: str) -> Tensor:
@@ -196,6 +230,27 @@ class Custom:
             )
         return drawn.to(rng.device).reshape(*lead, *self.event_shape)
 
+    @property
+    def whole(self) -> bool:
+        return bool(getattr(self.model, "whole", False))
+
+    @property
+    def parts(self) -> int | None:
+        return int(self.model.parts) if callable(getattr(self.model, "redraw", None)) else None
+
+    @property
+    def log_parts(self) -> Callable[[Tensor], Tensor] | None:
+        return getattr(self.model, "log_parts", None)
+
+    def redraw(self, x: Tensor, chosen: Tensor, rng: Rng) -> Tensor:
+        rows, own = x.reshape(-1, *self.event_shape), chosen.reshape(-1, chosen.shape[-1])
+        drawn = torch.as_tensor(rng.globally(lambda: self.model.redraw(rows, own)))
+        if drawn.shape != rows.shape:
+            raise InputError(
+                f"the input model's redraw of {tuple(rows.shape)} has shape {tuple(drawn.shape)}; it must stay the same"
+            )
+        return drawn.to(x).reshape(x.shape)
+
     def log_density(self, x: Tensor) -> Tensor:
         lead = x.shape[: x.ndim - len(self.event_shape)]
         rows = x.reshape(-1, *self.event_shape)
@@ -287,6 +342,22 @@ class EachInputs:
     @property
     def smooth(self) -> bool:
         return all(getattr(model, "smooth", True) for model in self.models)
+
+    @property
+    def parts(self) -> int | None:
+        counts = {model.parts if redrawn(model) else None for model in self.models}
+        return counts.pop() if len(counts) == 1 else None
+
+    def redraw(self, x: Tensor, chosen: Tensor, rng: Rng) -> Tensor:
+        models: Any = self.models
+        return torch.stack([m.redraw(row, own, rng) for m, row, own in zip(models, x, chosen, strict=True)])
+
+    @property
+    def log_parts(self) -> Callable[[Tensor], Tensor] | None:
+        models: Any = self.models
+        if not all(map(categorical, models)):
+            return None
+        return lambda x: torch.stack([model.log_parts(row) for model, row in zip(models, x, strict=True)])
 
     @property
     def center(self) -> Tensor:

@@ -30,6 +30,11 @@ class Network:
     module: nn.Module | None  # for moving to a device; None for a plain function
     numbers: int = 0  # held at once for one input: itself and the outputs of all modules; 0 when not known
     seconds: float = 0.0  # that one input of the first call took
+    whole: bool = False  # inputs are whole numbers, such as those of words, and not a matter of precision
+
+    def taken(self, x: Tensor) -> Tensor:
+        """Inputs as the network takes them: whole numbers as such, all others in its precision."""
+        return x.long() if self.whole else x.to(self.dtype)
 
     def placed(self, device: torch.device, dtype: torch.dtype | None) -> Network:
         """The network on a device, a copy where it must move: the user's module stays where it is."""
@@ -58,33 +63,54 @@ class Network:
 
 
 def adapt_network(network: Any, probe: Tensor) -> tuple[Network, Tensor]:
-    """Find out how to call `network` by calling it once on `probe` (n, *event); also gives its outputs."""
+    """Find out how to call `network` by calling it once on `probe` (n, *event); also gives its outputs.
+
+    A probe of whole numbers is passed on as such: what looks words up has no gradient in their numbers.
+    """
     if isinstance(network, type) and issubclass(network, nn.Module):
         raise InputError(f"the network is {kind(network)}; make an object of it: {network.__name__}(...)")
     if not isinstance(network, Network | nn.Module) and not callable(network):
         file = isinstance(network, str | Path)
         hint = f"; load a file with rarely.load_network({str(network)!r})" * file
         raise InputError(f"a network must be a torch module or a function of a batch, not {kind(network)}{hint}")
-    started = time.monotonic()
+    started, whole = time.monotonic(), not probe.is_floating_point()
     if isinstance(network, Network):
+        network = replace(network, whole=whole, differentiable=network.differentiable and not whole)
         with torch.no_grad(), network.evaluating():
-            return network, network.call(probe.to(network.dtype))
+            return network, network.call(network.taken(probe))
     adapted, y = (_adapt_module if isinstance(network, nn.Module) else _adapt_function)(network, probe)
-    return replace(adapted, seconds=(time.monotonic() - started) / len(probe)), y.detach()
+    adapted = replace(adapted, seconds=(time.monotonic() - started) / len(probe), whole=whole)
+    if not y.is_floating_point():  # a count, say: levels between whole numbers are none
+        adapted, y = replace(adapted, call=partial(_in_precision, adapted.call, adapted.dtype)), y.to(adapted.dtype)
+    return adapted, y.detach()
+
+
+def _in_precision(call: Callable[[Tensor], Tensor], dtype: torch.dtype, x: Tensor) -> Tensor:
+    return call(x).to(dtype)
 
 
 def _adapt_function(function: Callable[[Any], Any], probe: Tensor) -> tuple[Network, Tensor]:
     if getattr(function, "differentiable", True):
-        tracked = probe.detach().clone().requires_grad_()
+        tracked = _tracked(probe.detach().clone())
         try:
             with torch.enable_grad():
                 y = function(tracked)
         except Exception as error:  # a numpy-only function may raise anything on a tensor
             return _adapt_numpy(function, probe, error)
         if isinstance(y, Tensor):
-            return Network(function, y.requires_grad, probe.dtype, None), y
+            return Network(function, tracked.requires_grad and y.requires_grad, _precision(probe), None), y
         return _adapt_numpy(function, probe, None)
-    return Network(function, False, probe.dtype, None), function(probe)
+    return Network(function, False, _precision(probe), None), function(probe)
+
+
+def _tracked(x: Tensor) -> Tensor:
+    """With a gradient, where there is any."""
+    return x.requires_grad_() if x.is_floating_point() else x
+
+
+def _precision(x: Tensor) -> torch.dtype:
+    """That of x; of whole numbers none is known, and the usual one is taken for what is made of them."""
+    return x.dtype if x.is_floating_point() else torch.get_default_dtype()
 
 
 def _adapt_module(module: nn.Module, probe: Tensor) -> tuple[Network, Tensor]:
@@ -98,10 +124,10 @@ def _adapt_module(module: nn.Module, probe: Tensor) -> tuple[Network, Tensor]:
             "it is run in eval mode and left as it is. Call network.eval() to silence this",
             stacklevel=4,
         )
-    dtype = floats[0].dtype if floats else probe.dtype
+    dtype = floats[0].dtype if floats else _precision(probe)
     device = floats[0].device if floats else probe.device
     network = Network(module if device.type == "cpu" else partial(_call_at, device, module), True, dtype, module)
-    tracked = probe.detach().to(device, dtype).requires_grad_()
+    tracked = _tracked(probe.detach().to(device, dtype if probe.is_floating_point() else probe.dtype))
     try:
         with torch.enable_grad(), network.evaluating(), _counting(module) as numbers:
             y = module(tracked)
@@ -113,7 +139,8 @@ def _adapt_module(module: nn.Module, probe: Tensor) -> tuple[Network, Tensor]:
     if not isinstance(y, Tensor):
         raise NetworkError(f"the network returns {type(y).__name__}, expected one tensor (n, outputs)")
     held = probe[0].numel() + sum(numbers) // len(probe)
-    return replace(network, differentiable=y.requires_grad, numbers=held), y.to(probe.device)
+    differentiable = tracked.requires_grad and y.requires_grad
+    return replace(network, differentiable=differentiable, numbers=held), y.to(probe.device)
 
 
 @contextmanager
@@ -150,7 +177,7 @@ def _adapt_numpy(function: Callable[[Any], Any], probe: Tensor, error: Exception
 
     for call in (of_arrays, *([of_tensors] if error is None else [])):
         try:
-            return Network(call, False, probe.dtype, None), call(probe)
+            return Network(call, False, _precision(probe), None), call(probe)
         except Exception as failed:  # the user's own code
             second = failed
     raise NetworkError(
@@ -159,4 +186,4 @@ def _adapt_numpy(function: Callable[[Any], Any], probe: Tensor, error: Exception
 
 
 def _tensor_like(y: Any, x: Tensor) -> Tensor:
-    return torch.as_tensor(np.asarray(y), dtype=x.dtype, device=x.device)
+    return torch.as_tensor(np.asarray(y), dtype=_precision(x), device=x.device)

@@ -47,11 +47,11 @@ class Problem:
         probe = model.sample(_PROBE, Rng(0))
         _check_support(model, probe)
         network = as_function(network, model)
-        adapted, y = adapt_network(network, probe.to(torch.float32) if probe.dtype == torch.float64 else probe)
+        adapted, y = adapt_network(network, probe if _keeps(model, probe) else probe.to(torch.float32))
         _check_outputs(y)
         prop = labelled(adapt_property(property, y.dtype), class_names(network))
         if isinstance(prop, Misclassification) and prop.label is None:
-            answer = _call(adapted, model.center.unsqueeze(0).to(adapted.dtype)).flatten(1)
+            answer = _call(adapted, adapted.taken(model.center.unsqueeze(0))).flatten(1)
             prop = Misclassification(int(answer.argmax(1)))
         fields = {"network": network, "property": prop, "inputs": model, "name": str(name), "adapted": adapted}
         for name_, value in {**fields, "outputs": math.prod(y.shape[1:])}.items():
@@ -59,7 +59,7 @@ class Problem:
         for name_, label in _labels(prop):
             if label >= self.outputs:
                 raise InputError(f"{name_} {label} is out of range: the network has {self.outputs} outputs")
-        if bool(torch.isnan(self._scored(probe.to(y.dtype), y)).any()):
+        if bool(torch.isnan(self._scored(adapted.taken(probe), y)).any()):
             raise InputError("the property's score is NaN on inputs drawn from the input model")
 
     def _repr_html_(self) -> str:
@@ -108,7 +108,7 @@ class Problem:
         batch = torch.as_tensor(x)
         if tuple(batch.shape[1:]) != tuple(self.inputs.event_shape):
             raise InputError(f"inputs have shape {tuple(batch.shape)}, expected (n, {self.inputs.event_shape})")
-        batch = batch.to(self.adapted.dtype)
+        batch = self.adapted.taken(batch)
         return self._scored(batch, _call(self.adapted, batch))
 
     def _scored(self, x: Tensor, y: Tensor) -> Tensor:
@@ -117,6 +117,11 @@ class Problem:
         if score.shape != (1, len(x)):
             raise InputError(f"the property gives scores of shape {tuple(score.shape[1:])} for {len(x)} inputs")
         return score[0]
+
+
+def _keeps(model: InputModel, probe: Tensor) -> bool:
+    """Whether a network takes what is drawn as it is: words by their numbers, or a usual precision."""
+    return bool(getattr(model, "whole", False)) or probe.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _labels(prop: object) -> Iterator[tuple[str, int]]:

@@ -231,8 +231,8 @@ class Scored(Composable):
         if value.shape != (rows,):
             raise InputError(f"the property's score of {rows} rows has shape {tuple(value.shape)}, expected ({rows},)")
         if value.dtype == torch.bool:
-            value = 2.0 * value.to(x.dtype) - 1
-        return value.to(x.device, value.dtype if value.is_floating_point() else x.dtype).reshape(x.shape[:2])
+            value = 2.0 * value.to(y.dtype) - 1
+        return value.to(x.device, value.dtype if value.is_floating_point() else y.dtype).reshape(x.shape[:2])
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ def together(modules: Sequence[nn.Module], dtype: torch.dtype) -> Callable[..., 
         return pick[0], pick[1]
 
     def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        y: Tensor = functional_call(template, (weights, buffers), (x.to(dtype),))
-        return y.to(x.dtype)
+        y: Tensor = functional_call(template, (weights, buffers), (x.to(dtype) if x.is_floating_point() else x,))
+        return y.to(x.dtype) if x.is_floating_point() else y
 
     def groups(which: Sequence[int], parts: Sequence[Tensor], chunk: int | None = None) -> Sequence[Tensor]:
         most = max(len(part) for part in parts)

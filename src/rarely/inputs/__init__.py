@@ -12,6 +12,7 @@ from rarely.inputs.mixture import Mixture
 from rarely.inputs.noise import GaussianNoise, PixelDropout, PoissonNoise
 from rarely.inputs.product import Product
 from rarely.inputs.tabular import Tabular
+from rarely.inputs.tokens import Tokens
 
 __all__ = [
     "Box",
@@ -33,6 +34,7 @@ __all__ = [
     "PoissonNoise",
     "Product",
     "Tabular",
+    "Tokens",
     "TruncatedGaussian",
     "Uniform",
     "adapt_inputs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from rarely.core.input_model import (
     assign,
     leading,
     log_kept,
+    redrawn,
     tensor,
 )
 from rarely.core.rng import TORCHS, Rng
@@ -28,6 +30,7 @@ from rarely.inputs.box import Box
 from rarely.inputs.constrained import Constrained
 from rarely.inputs.gaussian import Gaussian, TruncatedGaussian
 from rarely.inputs.lp_ball import LpBall
+from rarely.inputs.tokens import Tokens
 from rarely.stats.normal import LOG_SQRT_2PI, Span
 
 _TOLD = 8  # components that words tell one by one
@@ -90,6 +93,15 @@ class Mixture:
         return dim + 1  # one more normal chooses the component
 
     @property
+    def whole(self) -> bool:
+        return all(getattr(model, "whole", False) for model in self.components)
+
+    @property
+    def parts(self) -> int | None:
+        counts = {model.parts if redrawn(model) else None for model in self.components}
+        return counts.pop() if len(counts) == 1 else None
+
+    @property
     def center(self) -> Tensor:
         return self.components[0].center
 
@@ -114,8 +126,19 @@ class Mixture:
             raise InputError(
                 "the density of this mixture needs log_volumes: the log of what each component's density lacks"
             )
+        return torch.logsumexp(self._shares(x), -1)
+
+    def _shares(self, x: Tensor) -> Tensor:
+        """Log-density of every component at x, times its weight, (..., K)."""
         parts = torch.stack([model.log_density(x) for model in self.components], -1)
-        return torch.logsumexp(parts - self.log_volumes + self.log_weights, -1)
+        return parts - self.log_volumes + self.log_weights
+
+    def redraw(self, x: Tensor, chosen: Tensor, rng: Rng) -> Tensor:
+        """By a component that may have drawn x: moves of x and of whose it is, one after the other."""
+        noise = rng.uniform((*chosen.shape[:-1], len(self.components)), self.log_weights.dtype)
+        choice = (self._shares(x) - torch.log(-torch.log(noise))).argmax(-1)  # by weight (Gumbel 1954)
+        models: Any = self.components
+        return _choose(torch.stack([model.redraw(x, chosen, rng) for model in models]), choice)
 
     def from_normal(self, z: Tensor) -> Tensor:
         edges = torch.cumsum(self.log_weights.exp(), -1)
@@ -145,4 +168,4 @@ def log_volume(model: InputModel) -> float:
         a, b = torch.where(a > 0, -b, a), torch.where(a > 0, -a, b)  # the lower tail keeps its digits
         mass = torch.log(torch.special.ndtr(b) - torch.special.ndtr(a)) + torch.log(model.std) + LOG_SQRT_2PI
         return float(torch.where(a < b, mass, -0.5 * a.square()).sum())
-    return 0.0 if isinstance(model, Custom) else math.nan
+    return 0.0 if isinstance(model, Custom | Tokens) else math.nan

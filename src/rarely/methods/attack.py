@@ -98,7 +98,8 @@ class _Region:
         self.batch = batch
         support = batch.inputs.support
         bounded = support is not None and all(bool(torch.isfinite(side).all()) for side in support)
-        self.normal = not bounded or not _has_density(batch.inputs)
+        # Between the numbers of words there is nothing, whatever bounds they have.
+        self.normal = batch.network.whole or not bounded or not _has_density(batch.inputs)
         if self.normal:
             d = batch.inputs.normal_dim
             if d is None:

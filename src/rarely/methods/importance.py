@@ -13,28 +13,23 @@ from torch import Tensor
 from rarely.core.arguments import settle
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.evidence import Evidence, Found, Number, Searched, Witnesses, gather_witnesses, join_witnesses
+from rarely.core.input_model import categorical
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
 from rarely.core.thresholds import FULL_COVARIANCE, WEIGHTS_SHARE
 from rarely.methods.base import Run, progress
-from rarely.methods.islands import evidence_of
-from rarely.methods.lined import MODEL_ERROR
-from rarely.methods.modes import log_tail, search_calls, search_modes, unseen_points
+from rarely.methods.islands import evidence_of, survivors_of
+from rarely.methods.modes import log_tail, search_calls, search_modes
+from rarely.methods.neighbours import Neighbours
 from rarely.methods.splitting import Splitting
+from rarely.methods.weighed import FEWEST, GROUPS, Weighed
 from rarely.stats.mixture import NormalMixture, best_mixture
 from rarely.stats.statistic import Replicates
-from rarely.stats.weights import effective_size, pareto_index
+from rarely.stats.weights import effective_size
 
-ASSUMES = "the proposal covers every part of the violating region"
 _COMPONENTS = (4, 16)  # of a proposal: whichever fits better
-_GROUPS = 16  # independent groups of samples whose means give the interval
-_MAX_PARETO = 0.7  # Vehtari et al. 2024: above it the weights have no usable variance
 _REFITS, _GOOD_FIT = 3, 0.3  # at most so many refits, until this share of the violating samples is effective
 _KEPT = 0.15  # share of the first proposal in those that follow
-_FEWEST = 100  # samples, and effective ones, that make a number
-_FEW_POINTS = 8  # of a referee that show where it looked
-_UNCOVERED, _MARGIN = 0.04, 1.5  # share of its points that may lie where weights exceed the largest by so many nats
 _PROBABLE = 0.2  # share of the first proposal that stands at most probable points
 _WORTH = 7.0  # nats by which the half-space of one may lie under the best one's
 _SUBSPACE = 8  # dimensions of a proposal that does not live in all of z-space
@@ -60,8 +55,8 @@ class ImportanceSampling:
         settle(self)
         if not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
-        if self.samples < _FEWEST:
-            raise InputError(f"samples must be at least {_FEWEST}, got {self.samples}")
+        if self.samples < FEWEST:
+            raise InputError(f"samples must be at least {FEWEST}, got {self.samples}")
 
     @property
     def at_once(self) -> int:
@@ -71,18 +66,27 @@ class ImportanceSampling:
         return self.pilot.forecast(log_prob) + (_REFITS - 1) * self.samples
 
     def run(self, batch: Batch, rng: Rng) -> Run:
-        if batch.inputs.normal_dim is None:
-            raise InputError("importance sampling needs an input model that maps from normals; use Splitting")
+        tokens = categorical(batch.inputs)
+        if batch.inputs.normal_dim is None and not tokens:
+            raise InputError(
+                "importance sampling needs an input model that maps from normals or names its parts; use Splitting"
+            )
         before = batch.calls()
         islands = yield from self.pilot.populations(batch, rng)
         spent = (batch.calls() - before).tolist()
-        starts: list[Tensor | None] = []
-        for group in islands:
-            found = [i.survivors for i in group if i.survivors is not None and len(i.survivors)]
-            starts.append(torch.cat(found) if found else None)
-        weighed = yield from self.weigh(batch, starts, rng)
+        found = [survivors_of(group) for group in islands]
+        if tokens:
+            weighed = yield from self.weigh_neighbours(batch, found, rng)
+        else:
+            weighed = yield from self.weigh(
+                batch, [torch.cat(own) if any(map(len, own)) else None for own in found], rng
+            )
         pilots = [evidence_of(group, "splitting pilot", calls) for group, calls in zip(islands, spent, strict=True)]
         return [[*pilot, *own] for pilot, own in zip(pilots, weighed, strict=True)]
+
+    def weigh_neighbours(self, batch: Batch, found: Sequence[Sequence[Tensor]], rng: Rng) -> Run:
+        """Evidence from proposals around the violating inputs that each population of each problem has found."""
+        return Neighbours(self.target_error, self.samples, self.max_rounds).weigh(batch, found, rng)
 
     def weigh(
         self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng, held: Sequence[Tensor | None] | None = None
@@ -112,7 +116,7 @@ class ImportanceSampling:
         search = search_calls(None, 1) + 100 * GRADIENT
         left = min((batch.spend.left(batch.rows[row].unsqueeze(0)) for row in known), default=0.0)
         samples = int(min(self.samples, (left - (search if batch.network.differentiable else 0)) // (_REFITS + 1)))
-        return samples // _GROUPS * _GROUPS if samples >= _FEWEST else 0
+        return samples // GROUPS * GROUPS if samples >= FEWEST else 0
 
     def _sampled(self, part: Batch, starts: Sequence[Tensor], samples: int, found: list[Weighed], rng: Rng) -> Run:
         space = _Space(None if starts[0].shape[1] <= FULL_COVARIANCE else _bases(part, starts))
@@ -128,8 +132,10 @@ class ImportanceSampling:
                 x = some.inputs.from_normal(z)
             for j, row in enumerate(rows.tolist()):
                 found[row].add(log_w[j], scores[j], x[j], z[j])
-                if done == 0 and found[row].seen is not None:
-                    found[row].missed(space, proposal, row)
+                seen = found[row].seen
+                if done == 0 and seen is not None:
+                    own = torch.tensor([row], device=seen.device)
+                    found[row].missed(space.log_weight(proposal.rows(own), own, seen.unsqueeze(0)))
                 if done == 0:
                     wanted[row] = self._rounds(found[row], part.spend.left(part.rows[row].unsqueeze(0)), samples)
             done += 1
@@ -170,61 +176,6 @@ class ImportanceSampling:
         return proposal
 
 
-@dataclass
-class Weighed:
-    """The samples of one problem."""
-
-    seen: Tensor | None = None  # (n, d) violating points of a referee
-    broke: bool = False  # the budget did not reach
-    uncovered: float = 0.0  # share of the referee's points that the proposal hardly ever draws
-    log_w: list[Tensor] = field(default_factory=list)
-    near: list[Tensor] = field(default_factory=list)  # log-weights of samples where the referee's points are
-    witnesses: list[Witnesses] = field(default_factory=list)
-
-    def add(self, log_w: Tensor, scores: Tensor, x: Tensor, z: Tensor) -> None:
-        hits = torch.where(scores >= 0, log_w, -torch.inf)
-        self.log_w.append(hits.cpu())
-        self.witnesses.append(gather_witnesses(x, scores))
-        if self.seen is not None and len(self.seen) >= _FEW_POINTS:
-            self.near.append(torch.where(unseen_points(z, self.seen), -torch.inf, hits).cpu())
-
-    def missed(self, space: _Space, proposal: NormalMixture, row: int) -> None:
-        """Look at how rarely the proposal would have drawn the referee's points: by weights beyond its own."""
-        assert self.seen is not None
-        own = torch.tensor([row], device=self.seen.device)
-        v = space.of(own).inside(self.seen.unsqueeze(0))
-        log_w = _log_normal(v) - proposal.rows(own).log_density(v)
-        hits = self.log_w[0][torch.isfinite(self.log_w[0])]
-        if len(hits) >= _FEWEST:
-            self.uncovered = float((log_w.cpu() > torch.quantile(hits.double(), 0.999) + _MARGIN).double().mean())
-
-    def groups(self, weights: Sequence[Tensor] | None = None) -> tuple[float, ...]:
-        """log p of each group of samples."""
-        each = torch.cat([w.reshape(_GROUPS, -1) for w in (self.log_w if weights is None else weights)], 1)
-        return tuple((torch.logsumexp(each.double(), 1) - math.log(each.shape[1])).tolist())
-
-    @property
-    def log_prob(self) -> float:
-        return Replicates(self.groups()).log_prob if self.log_w else -math.inf
-
-    def evidence(self, calls: int) -> list[Evidence]:
-        if self.log_prob == -math.inf:
-            told = "the proposal met no violation" if self.log_w else "too few violating points to fit a proposal"
-            told = "the budget does not reach for a proposal" if self.broke else told
-            return [Searched("importance sampling", told, calls, broke=self.broke)]
-        log_w = torch.cat(self.log_w)
-        size, k = float(effective_size(log_w.unsqueeze(0))), pareto_index(log_w)
-        reliable = k < _MAX_PARETO and size >= _FEWEST
-        doubt = "" if reliable else "the proposal does not cover the region: the weights are unreliable"
-        if self.uncovered > _UNCOVERED:
-            doubt = f"the proposal does not cover {self.uncovered:.0%} of the violations that splitting found"
-        note = f"effective sample size {size:.0f} of {len(log_w)}, Pareto index {k:.2f}"
-        statistic = Replicates(self.groups(), MODEL_ERROR)
-        met = Replicates(self.groups(self.near), MODEL_ERROR) if self.near else None
-        number = Number("importance sampling", "weights", statistic, calls, ASSUMES, doubt, note, seen=met)
-        return [number, Found("importance sampling", join_witnesses(self.witnesses))]
-
-
 @dataclass(frozen=True)
 class _Space:
     """Where the proposals of R problems live: an orthonormal basis (R, d, r) each, or all of z-space."""
@@ -233,6 +184,11 @@ class _Space:
 
     def of(self, rows: Tensor) -> _Space:
         return _Space(None if self.basis is None else self.basis[rows])
+
+    def log_weight(self, proposal: NormalMixture, rows: Tensor, z: Tensor) -> Tensor:
+        """Of points (R, n, d) that the proposals of some rows would draw, (R, n)."""
+        v = self.of(rows).inside(z)
+        return _log_normal(v) - proposal.log_density(v)
 
     def inside(self, z: Tensor) -> Tensor:
         """Coordinates (R, n, r) of points (R, n, d)."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from rarely.core.evidence import SPLITTING, Draws, Evidence, Found, Levels, Number, Witnesses, join_witnesses
@@ -85,6 +86,12 @@ class Island:
                 shared *= r[j]
                 total += 2 * sd[i] * sd[j] * shared
         return math.sqrt(total)
+
+
+def survivors_of(islands: Sequence[Island]) -> list[Tensor]:
+    """What each of the islands has found, nothing where it did not arrive."""
+    some = next((i.survivors for i in islands if i.survivors is not None), torch.zeros(0))
+    return [some[:0] if island.survivors is None else island.survivors for island in islands]
 
 
 def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evidence]:

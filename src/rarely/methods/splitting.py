@@ -17,7 +17,7 @@ from rarely.core.evidence import MAX_WITNESSES, Witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import LOG_FLOOR
-from rarely.kernels import PCN, Kernel, RandomWalk, State
+from rarely.kernels import Kernel, RandomWalk, State, default_kernel
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.compass import slopes
 from rarely.methods.islands import Island, evidence_of
@@ -47,7 +47,7 @@ class Splitting:
     particles: int = 1000  # N in the paper
     quantile: float = 0.1  # rho: the share of particles that survive a level
     steps: int | Literal["auto"] = "auto"  # M: of the kernel at each level
-    kernel: Kernel | None = None  # None: pCN where the input model maps from normals, else the paper's random walk
+    kernel: Kernel | None = None  # None: what the input model can be moved by, see kernels/default.py
     log_p_min: float = LOG_FLOOR
     islands: int = 8
     rule: Literal["strict", "paper"] = "strict"
@@ -109,12 +109,14 @@ class Splitting:
 
         `sloped`: where scores rise is learnt on the way, with keep="all" in the space of normals.
         """
-        kernel = self.kernel or (RandomWalk() if batch.inputs.normal_dim is None else PCN())
+        kernel = self.kernel or default_kernel(batch.inputs)
         if kernel.space == "normal" and batch.inputs.normal_dim is None:
             raise InputError(
                 f"{type(kernel).__name__} works on standard normals, and this input model has no from_normal; "
                 "use RandomWalk, or give the input model a from_normal"
             )
+        if isinstance(kernel, RandomWalk) and batch.network.whole:
+            raise InputError("RandomWalk moves by lengths, and whole numbers such as tokens have none; use Redraw")
         return (yield from _Populations(self, kernel, batch, rng, sloped).run())
 
 

@@ -40,13 +40,17 @@ class Bounding:
     def _proves(self) -> bool:
         return self.proof_seconds > 0 if self.proof_boxes is None else self.proof_boxes > 0
 
+    def _bounded(self, batch: Batch) -> bool:
+        """Whether there may be bounds: for a module, and not for inputs that it looks up by their numbers."""
+        return self._proves and batch.network.module is not None and not batch.network.whole
+
     @property
     def _seconds(self) -> float:
         """For bounds; where boxes limit them no clock has a say."""
         return self.proof_seconds if self.proof_boxes is None else math.inf
 
     def unsettled(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return self._proves and batch.network.module is not None and not case.witnessed
+        return self._bounded(batch) and not case.witnessed
 
     def provable(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return self.unsettled(batch, case, goal) and dimension(batch) <= SEARCHED
@@ -59,7 +63,7 @@ class Bounding:
         yield from learn(first, batch, cases, goal, rng)
 
     def bracketable(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return self._proves and batch.network.module is not None
+        return self._bounded(batch)
 
     def bracket(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         def enough(row: int, bracket: Bracket) -> bool:
@@ -101,7 +105,7 @@ class Bounding:
         yield from learn(longer, batch, cases, goal, rng)
 
     def boxed(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return self._proves and batch.network.module is not None and dimension(batch) <= SEARCHED
+        return self._bounded(batch) and dimension(batch) <= SEARCHED
 
     def count_soon(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         most = MORE_BOXES if self.proof_boxes is None else min(BOXES, self.proof_boxes)

@@ -65,6 +65,7 @@ class Case:
     evidence: list[Evidence]
     points: Tensor | None = None  # violating points (n, d) of z-space in which most populations ended
     held: Tensor | None = None  # those of every fourth, which check what was built on the others
+    explored: list[Tensor] = field(default_factory=list)  # violating inputs (n, parts) that each population has found
     far: Tensor | None = None  # violating points that draws from far out have led to
     compass: Compass | None = None  # what populations know of the direction in which scores rise
     scale: int = 1  # size of the last populations over the referee's

@@ -70,7 +70,7 @@ def _compared(part: Batch, evidence: Sequence[Evidence], found: Sequence[Evidenc
     witnesses = [e.witnesses.inputs.to(x) for e in found if isinstance(e, Found)]
     inputs = torch.cat([x, *witnesses])
     try:
-        short = part.score(inputs.to(part.device, part.dtype).unsqueeze(0))[0].cpu().double()
+        short = part.score(part.taken(inputs).unsqueeze(0))[0].cpu().double()
         part.spend.charge(part.rows, len(inputs))
     except Exhausted:
         return [Searched("precision", "the budget did not reach for a comparison with the network's own precision")]

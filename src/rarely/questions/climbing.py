@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rarely.core.batch import Batch
-from rarely.core.evidence import Number, Searched, pooled
+from rarely.core.evidence import Levels, Number, Searched, pooled
+from rarely.core.input_model import categorical, redrawn
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import (
@@ -28,7 +29,7 @@ from rarely.core.thresholds import (
 from rarely.methods.base import forecast, progress
 from rarely.methods.directed import DirectedSplitting, compass
 from rarely.methods.importance import ImportanceSampling
-from rarely.methods.islands import evidence_of
+from rarely.methods.islands import evidence_of, survivors_of
 from rarely.methods.line_sampling import LineSampling
 from rarely.methods.lined import LinedRegion
 from rarely.methods.modes import FarDraws, lost_share
@@ -40,7 +41,9 @@ from rarely.questions.result import Outcome
 
 FAR = "draws from far out"
 _COARSE = 1.0  # error of log p that lines aim at below the floor
-_WALKERS = 500  # particles of an island of the random walk, which mixes less
+_WALKERS = 500  # particles of an island where there is no z-space: moves mix less
+_REDRAWN = 4  # moves between the states that are kept, where parts are drawn anew and most draws are refused
+_STUCK = 4  # times the size of populations that all got stuck
 
 
 @dataclass(frozen=True)
@@ -67,15 +70,24 @@ class Climbing:
     def vague(self, batch: Batch, case: Case, goal: Goal) -> bool:
         """Splitting has a number, and it is not good enough or contradicted."""
         split = case.split
-        if not isinstance(split, Number) or batch.inputs.normal_dim is None:
+        if _walks(batch):
+            return False
+        if isinstance(split, Levels) and split.ended == "stalled":  # a large population may pass where this stuck
+            return categorical(batch.inputs)
+        if not isinstance(split, Number):
             return False
         return case.belief.outcome is Outcome.STALLED or split.std > COUNTED_SHARE * self.target_error
 
     def split_more(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        few = _few(batch)
-        errors = [self._error(case, few) for case in cases]
+        few = _fitting(batch)
         most = LARGER if few else LARGEST
-        yield from self._enlarged(batch, cases, goal, rng, errors, most, "larger splitting")
+        stuck = [case for case in cases if isinstance(case.split, Levels)]
+        if stuck:
+            yield from self._populations(part_of(batch, cases, stuck), stuck, goal, rng, _STUCK, "larger splitting")
+        known = [case for case in cases if isinstance(case.split, Number)]
+        if known:
+            errors, part = [self._error(case, few) for case in known], part_of(batch, cases, known)
+            yield from self._enlarged(part, known, goal, rng, errors, most, "larger splitting")
 
     def _error(self, case: Case, few: bool) -> float:
         """Of a larger referee: to decide between methods it need not be as exact as to answer on its own."""
@@ -93,7 +105,7 @@ class Climbing:
         return case.cost * (case.split.std / (COUNTED_SHARE * self.target_error)) ** 2
 
     def unfitted(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return _few(batch) and self.vague(batch, case, goal)
+        return _fitting(batch) and isinstance(case.split, Number) and self.vague(batch, case, goal)
 
     def split_most(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         errors = [COUNTED_SHARE * self.target_error] * len(cases)
@@ -138,18 +150,22 @@ class Climbing:
         return int(2.0 ** math.floor(math.log2(max(min(2.0 ** round(math.log2(wanted)), affordable), 0.5))))
 
     def _populations(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng, factor: int, method: str) -> Work:
-        walks, size = batch.inputs.normal_dim is None, self.size(batch) * factor
+        mapped, size = batch.inputs.normal_dim is not None, self.size(batch) * factor
         splitting = Splitting(size, 0.1, 1, log_p_min=self.log_p_min, islands=self.islands, keep="all")
-        if walks:  # no z-space: the paper's random walk is all there is
+        if _walks(batch):
             splitting = replace(splitting, steps="auto", keep="last")
+        elif not mapped:
+            splitting = replace(splitting, steps=_REDRAWN)
         before = batch.calls()
-        many = not walks and not _few(batch)
+        many = mapped and not _few(batch)
         islands = yield from splitting.populations(batch, rng, sloped=many)
         for case, group, calls in zip(cases, islands, (batch.calls() - before).tolist(), strict=True):
             case.evidence += goal.admitted(evidence_of(group, method, calls))
             found = [i.survivors[:100] for i in group if i.survivors is not None and len(i.survivors)]
             case.scale, case.cost = factor, case.cost or calls
-            if found and not walks:
+            if categorical(batch.inputs):
+                case.explored += survivors_of(group)
+            if found and mapped:
                 rest = [f for k, f in enumerate(found) if k % 4]
                 case.points, case.held = torch.cat(rest or found), torch.cat(found[::4])
             if many:
@@ -176,13 +192,16 @@ class Climbing:
             case.evidence.append(Searched(FAR, told, calls))
 
     def few_inputs(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return _few(batch) and (case.points is not None or case.far is not None)
+        return (_few(batch) and (case.points is not None or case.far is not None)) or any(map(len, case.explored))
 
     def learnt(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return case.scale > 1 and self.few_inputs(batch, case, goal)
 
     def weigh(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         sampler = ImportanceSampling(target_error=self.target_error)
+        if categorical(batch.inputs):
+            learnt = yield from sampler.weigh_neighbours(batch, [case.explored for case in cases], rng)
+            return note(cases, learnt, goal)
         starts = [_joined(case.points, case.far) for case in cases]
         learnt = yield from sampler.weigh(batch, starts, rng, [case.held for case in cases])
         note(cases, learnt, goal)
@@ -232,6 +251,16 @@ class Climbing:
 def _few(batch: Batch) -> bool:
     """So few dimensions of z-space that a proposal can be fitted; not where there is no such space."""
     return (batch.inputs.normal_dim or math.inf) <= FITTED
+
+
+def _walks(batch: Batch) -> bool:
+    """Whether the paper's random walk is all that there is."""
+    return batch.inputs.normal_dim is None and not redrawn(batch.inputs)
+
+
+def _fitting(batch: Batch) -> bool:
+    """Whether a proposal may be fitted: in few dimensions of z-space, or around violations made of categories."""
+    return _few(batch) or categorical(batch.inputs)
 
 
 def _mark_lost(case: Case) -> None:

@@ -23,8 +23,8 @@ def pareto_index(log_w: Tensor) -> float:
         return math.inf
     top = torch.exp(finite.sort().values[-m - 1 :] - finite.max())
     x = (top[1:] - top[0]).clamp_min(1e-300)
-    if float(x.max()) <= 1e-12:
-        return -math.inf  # equal weights
+    if float(x.median()) <= 1e-12:
+        return -math.inf  # equal weights, of the same few inputs: there is no tail
     count = 30 + int(math.sqrt(m))
     grid = torch.arange(1, count + 1, dtype=torch.float64, device=x.device)
     theta = 1 / x[-1] + (1 - torch.sqrt(count / (grid - 0.5))) / (3 * x[max(0, int(m / 4 + 0.5) - 1)])

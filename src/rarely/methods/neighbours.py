@@ -1,0 +1,229 @@
+"""Importance sampling around violating inputs whose parts are tokens or categories: no normal mixture fits those.
+
+A proposal takes one of the violating inputs and draws some of its parts anew. Its density is known exactly, as a sum
+over all of them, and so are the weights. What nobody has found is not covered, so populations explore on their own: how
+much was found by one of them alone says how much was found by none (as with animals caught once and twice, Chao 1987).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rarely.core.batch import Batch
+from rarely.core.input_model import Categorical, EachInputs, categorical
+from rarely.core.rng import Rng
+from rarely.core.spend import Exhausted
+from rarely.core.thresholds import WEIGHTS_SHARE
+from rarely.methods.base import Run, progress
+from rarely.methods.weighed import FEWEST, GROUPS, Weighed
+from rarely.stats.statistic import Replicates
+
+_SHARES = (0.15, 0.35, 0.6)  # of the parts that are drawn anew: near ones for needles, far ones for what is wide
+_MOST = 400  # violating inputs that a proposal stands at
+_EXPLORED, _LOOKS = 256, 2  # draws around what one population has found, and how often
+_PILOT, _ROUNDS = 2048, 3  # draws around all of it, and how often what they find becomes a centre, too
+_REFITS = 2  # draws that tell how much each centre matters, and how often what
+_KEPT = 0.3  # share of a proposal in the next
+_FREE = 0.2  # share of the parts that are drawn anew where all others come from the pool
+_FAINT = 0.02  # of the rate at which violations come by chance: what comes more seldom a population has not found
+_ALONE = 0.25  # as if so much of what one population has found were found by two: where there are none of those
+_BLOCK = 2**22  # comparisons of parts at a time
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Violating inputs that are taken as they are but for some of their parts, and a pool of which each part is taken.
+
+    The first are for needles, which lie apart. The pool is for what is wide: parts taken from it one by one have the
+    frequencies that they have among violations, independently (a tilt of every part, by cross-entropy).
+    """
+
+    law: Categorical
+    centres: Tensor  # (C, parts)
+    pool: Tensor  # (M, parts)
+    log_weights: Tensor  # (M,) of the pool's inputs
+    log_shares: Tensor  # (C A + 1,) of each centre with each of `_SHARES`; of the pool
+
+    @classmethod
+    def of(cls, law: Categorical, points: Tensor, log_weights: Tensor | None = None) -> Proposal:
+        """At the likeliest of the points (n, parts), between evenly and by their probability."""
+        centres = points.unique(dim=0)
+        likely = law.log_parts(centres).double().sum(1)
+        if len(centres) > _MOST:
+            top = likely.topk(_MOST).indices
+            centres, likely = centres[top], likely[top]
+        shares = torch.log_softmax(0.5 * likely, 0).repeat_interleave(len(_SHARES)) - math.log(len(_SHARES))
+        shares = torch.cat([shares, shares.new_zeros(1)]) - math.log(2)
+        weights = likely.new_zeros(len(points)) if log_weights is None else log_weights
+        return cls(law, centres, *_thinned(points, weights), shares)
+
+    def draw(self, n: int, rng: Rng) -> Tensor:
+        which = _picked(self.log_shares.exp(), (n,), rng)
+        parts, near = self.centres.shape[1], len(self.centres) * len(_SHARES)
+        x = self.centres[(which // len(_SHARES)).clamp_max(len(self.centres) - 1)]
+        anew = torch.tensor(_SHARES, device=x.device)[which % len(_SHARES)]
+        free = which == near
+        index = _picked(self.log_weights.exp(), (int(free.sum()), parts), rng)
+        x[free], anew[free] = self.pool[index, torch.arange(parts, device=x.device)], _FREE
+        return self.law.redraw(x, rng.uniform((n, parts)) < anew.unsqueeze(1), rng)
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        """Log of the density of each part of the proposal over that of the law, at x (n, parts): (n, C A + 1)."""
+        rare = -self.law.log_parts(self.centres).double()  # (C, parts)
+        gains = [torch.log1p((1 - share) / share * torch.exp(rare)) for share in _SHARES]
+        weights, found = self.log_weights.exp().unsqueeze(1), [rare.new_zeros(0, len(self.log_shares))]
+        for rows in x.split(max(1, _BLOCK // max(self.centres.numel(), self.pool.numel()))) if len(x) else []:
+            same = (rows.unsqueeze(1) == self.centres).double()
+            each = [(same * gain).sum(2) + x.shape[1] * math.log(s) for gain, s in zip(gains, _SHARES, strict=True)]
+            often = (rows.unsqueeze(1) == self.pool).double().mul_(weights).sum(1)
+            tilt = torch.log(_FREE + (1 - _FREE) * often * torch.exp(-self.law.log_parts(rows).double())).sum(1)
+            found.append(torch.cat([torch.stack(each, 2).flatten(1), tilt.unsqueeze(1)], 1))
+        return torch.cat(found) + self.log_shares
+
+    def refitted(self, x: Tensor) -> Proposal:
+        """By violating draws x (n, parts): its shares, and what is in the pool."""
+        if not len(x):
+            return self
+        ratios = self.log_ratios(x)
+        whole = torch.logsumexp(ratios, 1, keepdim=True)
+        learnt = torch.logsumexp(ratios - 2 * whole, 0) - torch.logsumexp(-whole, 0)
+        mixed = torch.logaddexp(self.log_shares + math.log(_KEPT), learnt + math.log1p(-_KEPT))
+        pool, weights = _thinned(x, -whole[:, 0])
+        return replace(self, log_shares=mixed, pool=pool, log_weights=weights)
+
+    def joined(self, x: Tensor, owners: Tensor, log_p: float) -> tuple[Proposal, Tensor]:
+        """With violating draws x (n, parts) as centres, too, and the owners (C, I) of all centres."""
+        if not len(x):
+            return self, owners
+        ratios = self.log_ratios(x)
+        points, theirs = torch.cat([self.centres, x]), torch.cat([owners, self.owned(ratios, owners, log_p)]).double()
+        both = Proposal.of(self.law, points)
+        pool, weights = _thinned(x, -torch.logsumexp(ratios, 1))
+        same = torch.cat([(part.unsqueeze(1) == points).all(2).double() @ theirs for part in both.centres.split(128)])
+        return replace(both, pool=pool, log_weights=weights), same > 0
+
+    def owned(self, ratios: Tensor, owners: Tensor, log_p: float) -> Tensor:
+        """Which populations, the owners (C, I) of centres, would have drawn inputs with ratios (n, C A + 1): (n, I).
+
+        That is, at `_FAINT` of the rate at least at which violations, of which there are exp(log_p), come by chance.
+        """
+        rate, share = torch.exp(ratios + log_p), self.log_shares.exp()
+        theirs = owners.to(ratios.dtype).repeat_interleave(len(_SHARES), 0)
+        theirs = torch.cat([theirs, theirs.new_ones(1, theirs.shape[1])])  # the pool is of everybody
+        return (rate @ theirs > _FAINT * (share @ theirs)) & owners.any(0)
+
+
+def _thinned(points: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The heaviest of the points (n, parts), and their weights, which make one."""
+    top = log_weights.topk(min(_MOST, len(points))).indices
+    return points[top], torch.log_softmax(log_weights[top].double(), 0)
+
+
+def _picked(weights: Tensor, shape: tuple[int, ...], rng: Rng) -> Tensor:
+    """Indices by weight."""
+    edges = weights.cumsum(0)
+    return torch.searchsorted(edges, rng.uniform(shape, torch.float64) * edges[-1]).clamp_max(len(weights) - 1)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The method: `samples` at a time, as many rounds of them as the target asks for."""
+
+    target_error: float
+    samples: int
+    max_rounds: int
+
+    def weigh(self, batch: Batch, starts: Sequence[Sequence[Tensor]], rng: Rng) -> Run:
+        """Evidence of each problem from the violating inputs (n, parts) that each of its populations has found."""
+        before, found = batch.calls(), [Weighed() for _ in range(len(batch))]
+        for row, populations in enumerate(starts):
+            if any(map(len, populations)):
+                with suppress(Exhausted):
+                    self._sampled(batch.take(torch.tensor([row])), found[row], populations, rng)
+                found[row].broke = not found[row].log_w
+            yield progress("importance sampling", batch, [one.log_prob for one in found], len(batch) - row - 1)
+        spent = (batch.calls() - before).tolist()
+        return [one.evidence(calls) for one, calls in zip(found, spent, strict=True)]
+
+    def _sampled(self, one: Batch, found: Weighed, populations: Sequence[Tensor], rng: Rng) -> None:
+        law = one.inputs.models[0] if isinstance(one.inputs, EachInputs) else one.inputs
+        assert categorical(law)
+        populations = [_explored(one, law, points, rng) if len(points) else points for points in populations]
+        points = torch.cat([points for points in populations if len(points)])
+        proposal = Proposal.of(law, points)
+        owners = torch.stack([_among(proposal.centres, points) for points in populations], 1)
+        for _ in range(_ROUNDS):
+            x, scores = _drawn(one, proposal, _PILOT, rng)
+            proposal, owners = proposal.joined(x[scores >= 0], owners, _log_mean(proposal, x, scores))
+        for _ in range(_REFITS):
+            x, scores = _drawn(one, proposal, _PILOT, rng)
+            proposal = proposal.refitted(x[scores >= 0])
+        alone = twice = whole = 0.0
+        wanted = done = 1
+        while done <= wanted:
+            left = int(min(self.samples, one.spend.left(one.rows))) // GROUPS * GROUPS
+            if left < FEWEST:
+                raise Exhausted
+            x, scores = _drawn(one, proposal, left, rng)
+            ratios = proposal.log_ratios(x[scores >= 0])
+            weights = -torch.logsumexp(ratios, 1)
+            log_w = scores.new_full((left,), -torch.inf, dtype=torch.float64)
+            log_w[scores >= 0] = weights
+            found.add(log_w, scores, x, x)
+            by = proposal.owned(ratios, owners, found.log_prob).sum(1)
+            mass = weights.exp()
+            whole, alone, twice = (
+                total + float(mass[which].sum())
+                for total, which in ((whole, by >= 0), (alone, by <= 1), (twice, by == 2))
+            )
+            if done == 1:
+                wanted = self._rounds(found)
+            done += 1
+        if whole:
+            found.believe(_unseen(alone / whole, twice / whole, len(populations)))
+
+    def _rounds(self, found: Weighed) -> int:
+        """Rounds of samples that the target asks for, as far as the first one tells."""
+        std = Replicates(found.groups()).std
+        goal = (std / (WEIGHTS_SHARE * self.target_error)) ** 2 if math.isfinite(std) else 1.0
+        return max(1, math.ceil(min(goal, self.max_rounds)))
+
+
+def _drawn(one: Batch, proposal: Proposal, n: int, rng: Rng) -> tuple[Tensor, Tensor]:
+    """Inputs (n, parts) from a proposal and their scores (n,)."""
+    x = proposal.draw(n, rng)
+    return x, one.score(one.taken(x).unsqueeze(0))[0]
+
+
+def _explored(one: Batch, law: Categorical, points: Tensor, rng: Rng) -> Tensor:
+    """What one population has found, and the violations around it, which it looks for on its own."""
+    for _ in range(_LOOKS):
+        x, scores = _drawn(one, Proposal.of(law, points), _EXPLORED, rng)
+        points = torch.cat([points, x[scores >= 0]]).unique(dim=0)
+    return points
+
+
+def _among(x: Tensor, points: Tensor) -> Tensor:
+    """Which of x (n, parts) are among some points, of which there may be none, (n,)."""
+    if not len(points):
+        return torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    return (x.unsqueeze(1) == points).all(2).any(1)
+
+
+def _log_mean(proposal: Proposal, x: Tensor, scores: Tensor) -> float:
+    """log p by draws x (n, parts) of a proposal."""
+    weights = -torch.logsumexp(proposal.log_ratios(x[scores >= 0]), 1)
+    return float(torch.logsumexp(weights, 0)) - math.log(len(x))
+
+
+def _unseen(alone: float, twice: float, populations: int) -> float:
+    """Share of what was found that nobody may have found, from what one population found, and what two did."""
+    if alone == 0:
+        return 0.0
+    return (populations - 1) / populations * alone**2 / (2 * twice + _ALONE * alone)

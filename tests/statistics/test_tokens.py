@@ -1,0 +1,130 @@
+"""Token problems with exact answers, by binomial laws and by dynamic programming, down to 1e-12.
+
+Through splitting alone (unbiased: the mean of repeats is within five of its standard errors), importance sampling
+alone, and `estimate`, whose answers must lie within five of the standard deviations that they tell.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from rarely import ImportanceSampling, Mixture, Outcome, Problem, Splitting, estimate
+from rarely.core.evidence import Number
+from rarely.inputs import Tokens
+from rarely.methods.neighbours import Proposal, _unseen
+
+LENGTH, OFTEN = 30, 0.1
+
+
+def _count(x: Tensor) -> Tensor:
+    return x.sum(1, keepdim=True)
+
+
+def at_least(k: int, law: object | None = None) -> Problem:
+    """P(token 1, of probability 0.1, stands in k of 30 places at least)."""
+    return Problem(_count, lambda x, y: y[:, 0] - k, law or Tokens([1 - OFTEN, OFTEN], LENGTH))
+
+
+def log_tail(k: int) -> float:
+    return float(stats.binom.logsf(k - 1, LENGTH, OFTEN))
+
+
+WORDS, PATTERN = 20, (3, 1, 4, 1)
+
+
+def _longest(x: Tensor) -> Tensor:
+    """How many tokens of the pattern stand in a row in the best place of x."""
+    return (x.unfold(1, len(PATTERN), 1) == torch.tensor(PATTERN)).sum(2).amax(1, keepdim=True)
+
+
+def pattern(length: int) -> Problem:
+    return Problem(_longest, lambda x, y: y[:, 0] - len(PATTERN), Tokens(torch.ones(WORDS), length))
+
+
+def log_pattern(length: int) -> float:
+    """P(the pattern stands somewhere): a chain over how much of it the last tokens match (Knuth, Morris, Pratt)."""
+    k = len(PATTERN)
+
+    def after(state: int, token: int) -> int:
+        seen = (*PATTERN[:state], token)
+        return next(n for n in range(min(k, len(seen)), -1, -1) if seen[len(seen) - n :] == PATTERN[:n])
+
+    chance = [1.0] + [0.0] * k
+    for _ in range(length):
+        following = [0.0] * k + [chance[k]]
+        for state in range(k):
+            for token in range(WORDS):
+                following[after(state, token)] += chance[state] / WORDS
+        chance = following
+    return math.log(chance[k])
+
+
+def test_splitting_alone_is_unbiased() -> None:
+    """200 repeats of one population each, about 1e-5 and a pattern at 6e-5, which is a needle in many places."""
+    for problem, truth, n in ((at_least(11), log_tail(11), 150), (pattern(12), log_pattern(12), 1000)):
+        runs = estimate([problem] * 200, Splitting(n, steps=3, islands=1))
+        ratio = torch.tensor([run.prob / math.exp(truth) for run in runs], dtype=torch.float64)
+        assert abs(float(ratio.mean()) - 1) < 5 * float(ratio.std()) / math.sqrt(len(ratio))
+        assert float(ratio.std()) < 3, "or the test says nothing"
+
+
+@pytest.mark.parametrize("k", [8, 13, 18])
+def test_importance_sampling_alone(k: int) -> None:
+    answer = estimate(at_least(k), ImportanceSampling(pilot=Splitting(300, 0.1, 2, keep="all")))
+    number = next(e for e in answer.evidence if isinstance(e, Number) and e.family == "weights")
+    assert number.std < 0.5
+    assert abs(number.log_prob - log_tail(k)) < 5 * number.std
+
+
+@pytest.mark.parametrize(
+    ("problem", "truth"),
+    [
+        (at_least(8), log_tail(8)),
+        (at_least(19), log_tail(19)),  # 2e-12
+        (pattern(4), log_pattern(4)),  # one sequence of 160,000
+        (
+            at_least(19, Mixture([Tokens([0.9, 0.1], LENGTH), Tokens([0.6, 0.4], LENGTH)], [1 - 1e-6, 1e-6])),
+            math.log((1 - 1e-6) * math.exp(log_tail(19)) + 1e-6 * float(stats.binom.sf(18, LENGTH, 0.4))),
+        ),
+    ],
+    ids=["often", "1e-12", "a needle", "a rare component"],
+)
+def test_estimate(problem: Problem, truth: float) -> None:
+    answer = estimate(problem)
+    assert answer.outcome is Outcome.VIOLATED
+    assert answer.log_prob_std < 0.5
+    assert abs(answer.log_prob - truth) < 5 * answer.log_prob_std
+    assert bool((problem.score(answer.witnesses.inputs) >= 0).all())
+
+
+def test_the_density_of_a_proposal_is_that_of_its_draws() -> None:
+    """Weights add up: over draws of any proposal the mean of p / q is one, within five standard errors."""
+    from rarely.core.rng import Rng
+
+    law = Tokens([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
+    proposal = Proposal.of(law, torch.tensor([[0, 1, 2], [2, 2, 0], [0, 1, 0]]))
+    for one in (proposal, proposal.refitted(torch.tensor([[0, 2, 2], [1, 1, 1], [0, 1, 2]]))):
+        assert float(one.log_shares.exp().sum()) == pytest.approx(1, abs=1e-6)
+        x = one.draw(20_000, Rng(0))
+        weights = torch.exp(-torch.logsumexp(one.log_ratios(x), 1))
+        assert abs(float(weights.mean()) - 1) < 5 * float(weights.std()) / math.sqrt(len(x))
+        every = torch.cartesian_prod(*[torch.arange(3)] * 3)
+        density = law.log_density(every).double() + torch.logsumexp(one.log_ratios(every), 1)
+        share = (x.unsqueeze(1) == every).all(2).double().mean(0)
+        assert float(density.exp().sum()) == pytest.approx(1, abs=1e-6)
+        assert bool(((share - density.exp()).abs() < 5 * (density.exp() / len(x)).sqrt()).all())
+
+
+def test_what_one_population_alone_has_found_is_held_against_the_number() -> None:
+    assert _unseen(0.0, 0.0, 8) == 0.0
+    assert _unseen(1.0, 0.0, 8) > 1, "every population found something else: most is unknown"
+    assert _unseen(0.02, 0.1, 8) < 0.01
+    # Animals, each caught by each of 8 populations with probability 0.2: 0.2 of those caught are missing.
+    caught = 1 - 0.8**8
+    alone, twice = 8 * 0.2 * 0.8**7 / caught, 28 * 0.2**2 * 0.8**6 / caught
+    assert 0.5 * (1 - caught) / caught < _unseen(alone, twice, 8) < 2 * (1 - caught) / caught
