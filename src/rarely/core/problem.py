@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError, NetworkError
+from rarely.core.fitted import as_function, class_names, labelled
 from rarely.core.input_model import InputModel, adapt_inputs
 from rarely.core.network import Network, adapt_network
 from rarely.core.properties import Misclassification, Property, adapt_property, stack_properties
@@ -25,12 +26,13 @@ _PROBE = 4  # inputs drawn to check a problem: a call may take a second
 class Problem:
     """What is the probability that `property` is violated, score >= 0, for inputs drawn from `inputs`?
 
-    `network` is a torch module or any function of a batch, of tensors or numpy arrays. `property` is one of the
-    library's or a function (x, y) -> scores (n,). `inputs` is an input model, a `torch.distributions` object, or any
-    object with `sample` and `log_density` or `from_normal`. Shapes, labels and NaN are checked at once, on a few draws.
+    `network` is a torch module, any function of a batch, of tensors or numpy arrays, or a fitted model in the manner of
+    scikit-learn. `property` is one of the library's or a function (x, y) -> scores (n,). `inputs` is an input model, a
+    `torch.distributions` object, or any object with `sample` and `log_density` or `from_normal`. Shapes, labels and NaN
+    are checked at once, on a few draws.
     """
 
-    network: Any  # as the user gave it: problems share a batch when this is the same object
+    network: Any  # as the user gave it, fitted models as functions: the same object shares a batch
     property: Property
     inputs: InputModel
     name: str
@@ -41,9 +43,10 @@ class Problem:
         model = adapt_inputs(inputs)
         probe = model.sample(_PROBE, Rng(0))
         _check_support(model, probe)
+        network = as_function(network, model)
         adapted, y = adapt_network(network, probe.to(torch.float32) if probe.dtype == torch.float64 else probe)
         _check_outputs(y)
-        prop = adapt_property(property, y.dtype)
+        prop = labelled(adapt_property(property, y.dtype), class_names(network))
         if isinstance(prop, Misclassification) and prop.label is None:
             answer = _call(adapted, model.center.unsqueeze(0).to(adapted.dtype)).flatten(1)
             prop = Misclassification(int(answer.argmax(1)))
@@ -60,6 +63,12 @@ class Problem:
         """The same question for other inputs of the same shape, which are not checked again."""
         other = copy.copy(self)
         object.__setattr__(other, "inputs", inputs)
+        return other
+
+    def adapted_as(self, network: Network) -> Problem:
+        """The same question of a network that gives the same answers in another way."""
+        other = copy.copy(self)
+        object.__setattr__(other, "adapted", network)
         return other
 
     def score(self, x: Any) -> Tensor:

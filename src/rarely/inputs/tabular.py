@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError
+from rarely.core.fitted import Column
 from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
 from rarely.core.rng import Rng
 from rarely.inputs.common import as_matrix, no_density
@@ -124,17 +125,23 @@ class Tabular:
                 column += 1
         return torch.cat(parts, -1)
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Where each column stands in an input, and what its categories are called."""
+        named = zip(self.names, self.laws, strict=True)
+        return tuple(Column(name, law.width, getattr(law, "names", ())) for name, law in named)
+
     def records(self, x: Tensor) -> list[dict[str, float | str]]:
         """Rows (n, *event) by the names of their columns, categories by their names: witnesses that people can read."""
         rows: list[dict[str, float | str]] = [{} for _ in range(len(x))]
         if not rows:  # no witness at all has no columns either
             return rows
         place = 0
-        for name, law in zip(self.names, self.laws, strict=True):
-            part = x[:, place : place + law.width]
-            place += law.width
-            for row, values in zip(rows, part.tolist(), strict=True):
-                row[name] = law.names[int(np.argmax(values))] if isinstance(law, OneHot) else values[0]
+        for column in self.columns:
+            part = x[:, place : place + column.width].numpy(force=True)
+            place += column.width
+            for row, value in zip(rows, column.values(part).tolist(), strict=True):
+                row[column.name] = value
         return rows
 
 
@@ -178,9 +185,8 @@ def _numbers(values: np.ndarray[Any, Any], key: str | int) -> np.ndarray[Any, An
 def _category(values: np.ndarray[Any, Any], one_hot: bool) -> Law:
     names, counts = np.unique(values.astype(str) if values.dtype.kind in "OUSb" else values, return_counts=True)
     if one_hot:
-        return OneHot(counts, [name if isinstance(name, str) else f"{name:g}" for name in names.tolist()])
-    codes = names.astype(np.float64) if names.dtype.kind in "iuf" else np.arange(len(names), dtype=np.float64)
-    return Choice(codes, counts)
+        return OneHot(counts, [name if isinstance(name, str) else f"{name:.12g}" for name in names.tolist()])
+    return Choice(names, counts)
 
 
 def _integers(numbers: np.ndarray[Any, Any], key: str | int) -> Law:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from rarely.core.batch import Batch
+from rarely.core.calls import Path, called, check_calls
 from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, no_witnesses
 from rarely.core.execution import Execution
@@ -106,6 +107,8 @@ class Running:
         timeout: float | None = None,
         p_min: float | None = None,
         execution: Execution | None = None,
+        workers: int | None = None,
+        checkpoint: Path | None = None,
     ) -> None:
         if not problems:
             raise InputError("there is no problem to estimate")
@@ -115,6 +118,8 @@ class Running:
         self.seed, self.confidence = seed, confidence
         self.execution = execution or Execution(device=device, dtype=dtype)
         self.spend = Spend(len(self.problems), max_evaluations, timeout)
+        self.workers, self.checkpoint = workers, checkpoint
+        check_calls(self.problems, workers, checkpoint)
         self.results: list[Estimate | None] = [None] * len(self.problems)
 
     def stop(self) -> None:
@@ -123,9 +128,12 @@ class Running:
 
     def __iter__(self) -> Iterator[Progress]:
         self.spend.restart()
+        with called(self.problems, self.workers, self.checkpoint) as problems:
+            yield from self._events(problems)
+
+    def _events(self, problems: Sequence[Problem]) -> Iterator[Progress]:
         events = learn(
-            self.problems, self.estimator.run, self.spend, self.execution, self.seed, self.estimator.at_once,
-            self._conclude,
+            problems, self.estimator.run, self.spend, self.execution, self.seed, self.estimator.at_once, self._conclude,
         )  # fmt: skip
         told = False
         for event in events:
@@ -175,6 +183,8 @@ class Options(TypedDict, total=False):
     timeout: float | None
     p_min: float | None
     execution: Execution | None
+    workers: int | None
+    checkpoint: Path | None
     progress: Callable[[Progress], None] | None
 
 
@@ -195,8 +205,10 @@ def estimate(
 
     `max_evaluations` limits the network calls of each problem (a gradient counts as three), `timeout` the seconds of
     all together. `p_min` is the floor, a probability: where p is smaller, the answer is that it lies below, at less
-    cost. It takes the place of the estimator's `log_p_min`. `progress` is called after every level or chunk;
-    iterate over `Running` for more control.
+    cost. It takes the place of the estimator's `log_p_min`. `workers` processes share the calls of a function that
+    takes long, one input at a time; `checkpoint` is a file that keeps its answers: the same run, started again, goes on
+    from them and ends in the same bits. `progress` is called after every level or chunk; iterate over `Running` for
+    more control.
     """
     single = isinstance(problems, Problem)
     run = Running([problems] if isinstance(problems, Problem) else problems, estimator, **options)
