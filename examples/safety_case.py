@@ -33,6 +33,8 @@ def sha256(file: Path) -> str:
 
 
 def argument(decision: Decision) -> str:
+    if decision.ruling is Ruling.UNDECIDED:
+        return "no argument"
     return "proof" if decision.confidence == 1 else f"statistics at {decision.confidence:.5g}"
 
 

@@ -33,7 +33,7 @@ class Logits(nn.Module):
 
 
 class MonitorCallback(TrainerCallback):  # type: ignore[misc]
-    """Ask `watch` after every epoch, and log what it saw where the trainer logs.
+    """Ask `watch` before the training and after every epoch, and log what it saw where the trainer logs.
 
         watch = rarely.monitor(Logits(model), problems)
         trainer.add_callback(MonitorCallback(watch, trainer))
@@ -45,8 +45,11 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, watch: Monitor, trainer: Any) -> None:
         self.watch, self.trainer = made_by_monitor(watch), trainer
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.on_epoch_end(args, state, control)  # whatever `every` is, the first evaluation has values
+
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        reading = self.watch(round(state.epoch))
+        reading = self.watch(round(state.epoch or 0))
         if reading is not None:
             self.trainer.log(reading.values())
 

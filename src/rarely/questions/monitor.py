@@ -14,6 +14,7 @@ from torch import nn
 
 from rarely.core.errors import InputError, MissingExtra
 from rarely.core.problem import Problem
+from rarely.core.thresholds import LOG_FLOOR
 from rarely.methods import Estimator, Splitting
 from rarely.questions.estimate import estimate
 from rarely.questions.result import Estimate, Outcome
@@ -32,14 +33,16 @@ class Reading:
     estimates: tuple[Estimate, ...]
 
     def values(self) -> dict[str, float]:
-        """What loggers get. Where no violation was found, log p counts with its upper bound."""
-        logs = [e.log_prob if math.isfinite(e.log_prob) else e.upper_bound for e in self.estimates]
-        values = {
+        """What loggers get. Where no violation was found, log p counts with its upper bound; a proof as the floor.
+
+        A checkpoint that follows a value must find a number at every step.
+        """
+        logs = [e.log_prob if math.isfinite(e.log_prob) else max(e.upper_bound, LOG_FLOOR) for e in self.estimates]
+        return {
             "rarely/share_violated": sum(e.outcome is Outcome.VIOLATED for e in self.estimates) / len(logs),
             "rarely/log_p_median": median(logs),
             "rarely/log_p_max": max(logs),
         }
-        return {name: value for name, value in values.items() if math.isfinite(value)}  # a proof has no logarithm
 
 
 @dataclass(frozen=True)
