@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import InputModel, Shape, adapt_inputs, assign, leading
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 
 
 @dataclass(frozen=True, init=False)
@@ -68,7 +68,7 @@ class Product:
             ends.append(self._joined(known))
         return ends[0], ends[1]
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         lead = leading(shape)
         drawn = [
             model.sample((*lead[:-1], lead[-1] * count) if lead else (count,), rng).reshape(*lead, -1)

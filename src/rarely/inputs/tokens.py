@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 
 _FINE = 2**52  # steps that a probability is told in: a token of 1e-12 is drawn as often as it should be
 _NONE = 2**62  # in place of a token, where a position has fewer of them than another
@@ -78,7 +78,7 @@ class Tokens:
     def parts(self) -> int:
         return self.event_shape[0]
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         u = rng.uniform((*leading(shape), *self.event_shape), torch.float64)
         return _picked(self.ids, _searched(self.edges, (u * _FINE).long(), right=True))
 

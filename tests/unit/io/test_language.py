@@ -49,7 +49,7 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"rarely\[language\]"):
+    with pytest.raises(MissingExtra, match=r"rarely\[transformers\]"):
         load_language_model(tmp_path)
 
 
