@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rarely.core.evidence import packed
+from rarely.core.witnesses import packed
 
 _LARGEST = 1 << 30  # bytes that the witnesses of one problem may ask for
 

@@ -121,7 +121,7 @@ def _show(found: Sequence[Estimate], many: bool) -> None:
 def _save_witnesses(found: Sequence[Estimate], file: Path, *, many: bool) -> None:
     import numpy as np
 
-    from rarely.core.evidence import packed
+    from rarely.core.witnesses import packed
 
     if not many:
         found[0].witnesses.save(file)

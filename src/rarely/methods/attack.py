@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.evidence import Evidence, Found, Searched, Witnesses, gather_witnesses, no_witnesses
+from rarely.core.evidence import Evidence, Found, Searched
+from rarely.core.witnesses import Witnesses, gather_witnesses, no_witnesses
 from rarely.core.input_model import InputModel
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
@@ -149,7 +150,8 @@ def _keep(found: list[Witnesses], tried: list[int], x: Tensor, score: Tensor) ->
     for row, hits in enumerate((score >= 0).sum(1).tolist()):
         tried[row] += score.shape[1]
         if hits:
-            found[row] = gather_witnesses(x[row], score[row])
+            best = score[row].argsort(descending=True)
+            found[row] = gather_witnesses(x[row][best], score[row][best])
 
 
 def _evidence(found: Witnesses, tried: int, calls: int) -> list[Evidence]:

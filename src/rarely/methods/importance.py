@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.evidence import Evidence, Found, Number, Searched, Witnesses, gather_witnesses, join_witnesses
+from rarely.core.evidence import Evidence, Found, Number, Searched
+from rarely.core.witnesses import WEIGHED, Witnesses, gather_witnesses, join_witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
 from rarely.core.thresholds import FULL_COVARIANCE, WEIGHTS_SHARE
@@ -182,7 +183,7 @@ class Weighed:
     def add(self, log_w: Tensor, scores: Tensor, x: Tensor, z: Tensor) -> None:
         hits = torch.where(scores >= 0, log_w, -torch.inf)
         self.log_w.append(hits.cpu())
-        self.witnesses.append(gather_witnesses(x, scores))
+        self.witnesses.append(gather_witnesses(x, scores, log_w))
         if self.seen is not None and len(self.seen) >= _FEW_POINTS:
             self.near.append(torch.where(unseen_points(z, self.seen), -torch.inf, hits).cpu())
 
@@ -220,7 +221,7 @@ class Weighed:
         statistic = Replicates(self.groups(), MODEL_ERROR)
         met = Replicates(self.groups(self.near), MODEL_ERROR) if self.near else None
         number = Number("importance sampling", "weights", statistic, calls, ASSUMES, doubt, note, seen=met)
-        return [number, Found("importance sampling", join_witnesses(self.witnesses))]
+        return [number, Found("importance sampling", join_witnesses(self.witnesses), drawn=WEIGHED)]
 
 
 @dataclass(frozen=True)

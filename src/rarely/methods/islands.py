@@ -9,7 +9,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from rarely.core.evidence import SPLITTING, Draws, Evidence, Found, Levels, Number, Witnesses, join_witnesses
+from rarely.core.evidence import SPLITTING, Draws, Evidence, Found, Levels, Number
+from rarely.core.witnesses import WEIGHED, Witnesses, share_witnesses
 from rarely.stats.statistic import Exceeded, LogNormal, Replicates, Statistic
 
 _ASSUMES = "the populations lost no part of the violating region"
@@ -113,9 +114,10 @@ def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evid
         )  # fmt: skip
         learnt.append(number)
         calls = 0
-    witnesses = join_witnesses(island.witnesses for island in arrived if island.witnesses is not None)
-    if len(witnesses):
-        learnt.append(Found(method, witnesses))
+    ended = [(island.witnesses, island.log_prob) for island in arrived if island.witnesses is not None]
+    if ended:
+        witnesses = share_witnesses(*zip(*ended, strict=True))
+        learnt.append(Found(method, witnesses, drawn=WEIGHED))
     return [Draws(drawn, hits, calls, "first populations", flat), *learnt]
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rarely.core.evidence import Evidence, Found, Number, Searched, join_witnesses
+from rarely.core.evidence import Evidence, Found, Number, Searched
+from rarely.core.witnesses import WEIGHED, join_witnesses, share_witnesses
 from rarely.methods.lines import Line
 from rarely.stats.statistic import Replicates
 
@@ -128,5 +129,6 @@ class LinedRegion:
         note = f"{len(self.lines)} line(s)"
         met = Replicates(tuple(self.replicates(seen)), MODEL_ERROR) if seen and len(seen) < len(self.lines) else None
         found: list[Evidence] = [Number(method, "lines", statistic, calls, _ASSUMES, doubt, note, seen=met)]
-        witnesses = join_witnesses(w for line in self.lines for w in line.witnesses)
-        return [*found, Found(method, witnesses)] if len(witnesses) else found
+        met = [(join_witnesses(line.witnesses), line.log_mean) for line in self.lines if line.rounds]
+        witnesses = share_witnesses(*zip(*met, strict=True))
+        return [*found, Found(method, witnesses, drawn=WEIGHED)] if len(witnesses) else found

@@ -13,7 +13,8 @@ import torch
 
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.evidence import Evidence, Found, no_witnesses
+from rarely.core.evidence import Evidence, Found, Nearest
+from rarely.core.witnesses import NEAREST, Witnesses, kinds_together
 from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.rng import Rng
@@ -158,10 +159,11 @@ class Running:
         )  # fmt: skip
 
 
-def witnesses_of(evidence: Sequence[Evidence]) -> Any:
-    """What was found, the replayed ones first."""
-    found = sorted((e for e in evidence if isinstance(e, Found)), key=lambda e: not e.replayed)
-    return found[0].witnesses if found else no_witnesses()
+def witnesses_of(evidence: Sequence[Evidence]) -> Witnesses:
+    """What was found and replayed: the nearest, then what is a fair sample, then the rest."""
+    found = [e for e in evidence if isinstance(e, Found | Nearest)]
+    found = [e for e in found if e.replayed] or [e for e in found if isinstance(e, Found)]
+    return kinds_together([(NEAREST if isinstance(e, Nearest) else e.drawn, e.witnesses) for e in found])
 
 
 class Options(TypedDict, total=False):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from rarely.core.errors import InputError
-from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Witnesses
+from rarely.core.evidence import COUNTS, SPLITTING, Evidence
+from rarely.core.witnesses import Witnesses
 from rarely.core.problem import Problem
 from rarely.core.spend import Spend
 from rarely.core.thresholds import CHANCE, DRAWN
