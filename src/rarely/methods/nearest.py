@@ -27,10 +27,13 @@ from rarely.methods.rulers import Ruler, rulers
 _NAME = "search for the nearest"
 _FIRM = 1e-4  # of the score in the middle, by which a point violates: no other arithmetic turns it around
 _LOOKED, _STARTS, _FOLLOWED = 16, 6, 2  # points of which ways to fail are asked, that set out, and that go on to the end
-_SHORT, _LONG = 5, 14  # steps until the best are chosen, and in all
-_BEYOND, _FALL, _LEAST = 0.02, 0.75, 2e-4  # share by which a step aims beyond the plane, and how that falls
+_SHORT, _LONG = 5, 18  # steps until the best are chosen, and in all
+_HALF_STEPS = 3  # of the first ones: the plane of a far point says little about the middle
+_BEYOND, _WORSE, _BETTER = 0.02, 1.5, 0.6  # share by which a step aims beyond the plane, after a miss and after a hit
+_LEAST_BEYOND, _MOST_BEYOND = 2e-4, 0.3
 _AVERAGED = 0.5  # how fast the weight of a new slope falls
 _WIDTHS = 0.5, 2.5  # of the normals that are drawn where none are known
+_MEANS = (4, 16, 64)  # of so many of the nearest violations
 _FEW = 0.2  # share of the coordinates that every other move changes
 _ROUNDS, _TRIED = 20, 8  # of random moves, and points tried in each
 _NARROW, _WIDER, _NARROWER = 0.02, 1.4, 0.7  # of the distance gained by a move, and how its length follows success
@@ -132,7 +135,7 @@ def _search(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
         _climb(ruler, starts, best)
     missed = [k for k, size in enumerate(best.sizes.tolist()) if math.isinf(size) and len(starts[k])]
     if missed or not ruler.climbs:
-        _wander(ruler, starts, best)
+        _wander(ruler, known, best)
     _draw_in(best)
 
 
@@ -167,33 +170,35 @@ def _climb(ruler: Ruler, starts: Sequence[Tensor], best: _Best) -> None:
     aimed = ruler.take(owners)
     aimed = replace(aimed, batch=aimed.batch.ways(ways))
     found = _Best.of(aimed, best.firm[owners.to(best.firm.device)])
-    mean = torch.zeros_like(points)
+    mean, beyond = torch.zeros_like(points), torch.full_like(points.flatten(2)[:, :, 0], _BEYOND)
     going = torch.arange(len(owners))
     with suppress(Exhausted):
         for step in range(_LONG):
             if step == _SHORT:
                 going = _nearest_of_each(owners, found.sizes.cpu())
-                points, mean = points[going.to(points.device)], mean[going.to(points.device)]
+                points, mean, beyond = (kept[going.to(points.device)] for kept in (points, mean, beyond))
             here = found.rows(going)
             score, slope = here.ruler.gradient(points)
             here.see(points, here.ruler.size(points), score)
             found.put(going, here)
-            points, mean = _stepped(here.ruler, points, score, slope, mean, step)
+            beyond = beyond * torch.where(score >= here.firm.unsqueeze(1), _BETTER, _WORSE)
+            beyond = beyond.clamp(_LEAST_BEYOND, _MOST_BEYOND)
+            goal, mean = _goal(here.ruler, points, score, slope, mean, beyond, step)
+            points = torch.lerp(points, goal, 0.5) if step < _HALF_STEPS else goal
     best.put(owners, found)
 
 
-def _stepped(
-    ruler: Ruler, points: Tensor, score: Tensor, slope: Tensor, mean: Tensor, step: int
+def _goal(
+    ruler: Ruler, points: Tensor, score: Tensor, slope: Tensor, mean: Tensor, beyond: Tensor, step: int
 ) -> tuple[Tensor, Tensor]:
-    """The nearest point at which a score would be a little over 0 by its slope, and the mean of slopes so far."""
+    """The nearest point a little beyond where a score would be 0 by its slope, and the mean of slopes so far."""
     wide = (-1, 1, *(1,) * len(ruler.shape))
     own = slope / slope.flatten(2).norm(dim=2).clamp_min(1e-30).reshape(wide)
     mean = torch.lerp(mean, own, 1 / (1 + _AVERAGED * step))
     turned = ((mean * own).flatten(2).sum(2) <= 0).reshape(wide)  # a mean that points elsewhere is given up
     mean = torch.where(turned, own, mean)
     level = (slope * points).flatten(2).sum(2) - score
-    aim = 1 + max(_LEAST, _BEYOND * _FALL**step)
-    return ruler.nearest(mean, slope, level * aim), mean
+    return ruler.nearest(mean, slope, level * (1 + beyond)), mean
 
 
 def _chosen(ruler: Ruler, starts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -228,17 +233,20 @@ def _nearest_of_each(owners: Tensor, sizes: Tensor) -> Tensor:
     return torch.tensor(kept)
 
 
-def _wander(ruler: Ruler, starts: Sequence[Tensor], best: _Best) -> None:
-    """Without gradients: means of known violations, and random moves from the nearest point, always a little inwards."""
-    rows = torch.tensor([row for row, points in enumerate(starts) if len(points)])
+def _wander(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
+    """Without gradients: from the mean of known violations, and the way it shows, by random moves a little inwards."""
+    rows = torch.tensor([row for row, points in enumerate(known) if len(points)])
     if not len(rows):
         return
-    most = max(len(starts[row]) for row in rows)
+    most = max(len(known[row]) for row in rows)
     part, own = ruler.take(rows), best.rows(rows)
-    pool = torch.stack([starts[row][torch.arange(most) % len(starts[row])] for row in rows])
+    pool = torch.stack([known[row][torch.arange(most) % len(known[row])] for row in rows])
     rng = Rng(0, ruler.batch.device)
-    means = torch.stack([pool[:, :count].mean(1) for count in (2, 4, 8, most) if count <= most] or [pool[:, 0]], 1)
-    own.tried(torch.cat([pool[:, :_FOLLOWED], means], 1))
+    # What violations have in common leads to them; what they differ in only takes them away from the middle.
+    means = [pool[:, :count].mean(1, keepdim=True) for count in (*_MEANS, most) if count <= most]
+    own.tried(torch.cat([pool[:, :_FOLLOWED], *means], 1))
+    if not math.isnan(part.norm):
+        own.tried(torch.cat([part.along(means[-1], share * own.sizes.unsqueeze(1)) for share in _INWARDS[1:]], 1))
     _draw_in(own)
     spread = (pool - part.middle()).square().mean(1, keepdim=True).sqrt()
     length = torch.full((len(rows), 1), 0.5, dtype=ruler.batch.dtype, device=ruler.batch.device)

@@ -110,12 +110,13 @@ class Ruler:
         least, most = (torch.full_like(level, side) for side in (_LEAST, _MOST))
         for _ in range(_HALVINGS):
             middle = (least * most).sqrt()
-            enough = (slope * self._along(direction, middle)).flatten(2).sum(2) >= level
+            enough = (slope * self.along(direction, middle)).flatten(2).sum(2) >= level
             least, most = torch.where(enough, least, middle), torch.where(enough, middle, most)
-        return self._along(direction, most)
+        return self.along(direction, most)
 
-    def _along(self, direction: Tensor, size: Tensor) -> Tensor:
+    def along(self, direction: Tensor, size: Tensor) -> Tensor:
         """The point of this size (R, 1) that goes farthest in a direction, within what is possible."""
+        size = size.to(direction.dtype)
         far = size.reshape(*size.shape, *(1,) * len(self.shape))
         if self.norm == math.inf:
             return self.possible(far.clamp_max(1.0) * direction.sign())
