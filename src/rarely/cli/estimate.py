@@ -129,8 +129,7 @@ def _save_witnesses(found: Sequence[Estimate], file: Path, *, many: bool) -> Non
     # Problems may differ in shape and in how many witnesses they have, so each has arrays of its own.
     arrays = {"names": np.array([estimate.name for estimate in found])}
     for i, estimate in enumerate(found):
-        arrays[f"inputs_{i}"] = estimate.witnesses.inputs.numpy()
-        arrays[f"scores_{i}"] = estimate.witnesses.scores.numpy()
+        arrays |= estimate.witnesses.arrays(f"_{i}")
     file.write_bytes(packed(arrays))
 
 

@@ -150,10 +150,13 @@ class Nearest:
 
     @property
     def sentence(self) -> str:
-        where = DISTANCES[self.unit].format(f"{self.distance:.3g}")
         others = f", and the nearest of the other witnesses at {self.beyond:.3g}" if math.isfinite(self.beyond) else ""
         values = ", ".join(f"{value:.4g}" for value in self.listed(_SPOKEN))
-        return f"the nearest violation that was found lies {where}{others}{f': ({values})' if values else ''}"
+        return f"the nearest violation that was found lies {self.where}{others}{f': ({values})' if values else ''}"
+
+    @property
+    def where(self) -> str:
+        return DISTANCES[self.unit].format(f"{self.distance:.3g}")
 
     def listed(self, most: int) -> list[float]:
         """The numbers of the input, where there are no more than so many."""

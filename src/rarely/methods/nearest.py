@@ -126,9 +126,11 @@ class _Best:
 
 def _search(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
     middle = ruler.middle()
-    score = ruler.batch.score(ruler.inputs(middle))
+    first = torch.stack([points[0] if len(points) else middle[row, 0] for row, points in enumerate(known)])
+    points = torch.cat([middle, first.unsqueeze(1)], 1)
+    score = ruler.batch.score(ruler.inputs(points))
     best.firm = _FIRM * score[:, 0].abs()
-    best.see(middle, ruler.size(middle), score)
+    best.see(points, ruler.size(points), score)
     known = _drawn(ruler, known, best) if ruler.center is None else known
     starts = [points[_spread(len(points), _LOOKED)] for points in known]
     if ruler.climbs and getattr(ruler.batch.inputs, "smooth", True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,9 +20,9 @@ from rarely.campaign.schema import FILE
 from rarely.campaign.store import Record, Store
 from rarely.campaign.tables import flat
 from rarely.core.errors import FormatError
-from rarely.core.evidence import Evidence
+from rarely.core.evidence import Evidence, Nearest
 from rarely.io.files import read_json
-from rarely.questions.result import Estimate, Outcome
+from rarely.questions.result import Estimate, Outcome, scientific
 
 # How a problem stands, in the order in which shares are shown, and the sentence that explains it.
 STANDINGS = {
@@ -36,9 +37,10 @@ STANDINGS = {
 FIELDS = (
     "key", "name", "network", "item", "label", "norm", "radius", "replicate", "standing", "log_prob", "std", "low",
     "high", "upper", "proved", "confidence", "evaluations", "gradients", "seconds", "attempts", "reason", "levels",
-    "acceptance", "evidence", "notes",
+    "acceptance", "evidence", "notes", "rest", "chance", "between", "nearest",
 )  # fmt: skip
 MAX_ROWS = 20_000  # more would make a page that browsers open slowly
+_ENDING = re.compile(r"(\.(vnnlib|onnx|rlv|npz|npy|pt2|pth|pt|py|gz))+(?=$|[\[:])", re.IGNORECASE)
 _WORST = 6  # cards on the page
 _LONGEST = 1000  # characters of one cell: a reason or a name may have millions
 
@@ -65,6 +67,7 @@ class Tally:
     doubtful: array[float] = field(default_factory=lambda: array("d"))  # log p of those not to be trusted
     by_radius: dict[tuple[str, str], dict[float, array[float]]] = field(default_factory=dict)
     calls: int = 0
+    networks: set[str] = field(default_factory=set)  # as the plan names them
     settings: Counter[str] = field(default_factory=Counter)  # how many estimates were made with which settings
     worst: list[Violation] = field(default_factory=list)  # a few, the most probable first, replicates not repeated
     _rows: list[tuple[tuple[int, float, int], str, str]] = field(default_factory=list)  # a heap: badness, key, JSON
@@ -72,6 +75,7 @@ class Tally:
     def add(self, record: Record) -> None:
         stands = standing(record)
         self.counts[stands] += 1
+        self.networks.add(record.network)
         if record.estimate is not None:
             self._count(record, record.estimate, stands)
         if self.max_rows == 0:
@@ -109,6 +113,16 @@ class Tally:
         self.worst.sort(key=lambda found: -found.estimate.log_prob)
         del self.worst[_WORST:]
 
+    def stems(self) -> dict[str, str]:
+        """What each network is called in a row: its file without folders and ending, where that is said of no other."""
+        short = {network: _stem(Path(network).name) for network in self.networks}
+        often = Counter(short.values())
+        return {network: stem if often[stem] == 1 else network for network, stem in sorted(short.items())}
+
+    def called(self, record: Record) -> str:
+        """What a problem is called where there is no room for its paths."""
+        return " ".join(filter(None, (self.stems()[record.network], rest_of(record))))
+
     @property
     def total(self) -> int:
         return self.counts.total()
@@ -121,10 +135,10 @@ class Tally:
         """log p over the radius for each network and norm that has two radii or more."""
         norms = {norm for _, norm in self.by_radius}
         networks = {network for network, _ in self.by_radius}
-        found = []
+        found, stems = [], self.stems()
         for (network, norm), columns in self.by_radius.items():
             if len(columns) > 1:
-                parts = (network if len(networks) > 1 else "", f"norm {norm}" if len(norms) > 1 else "")
+                parts = (stems[network] if len(networks) > 1 else "", f"norm {norm}" if len(norms) > 1 else "")
                 radii = sorted(columns)
                 found.append(Curve(" ".join(filter(None, parts)), radii, [columns[radius] for radius in radii]))
         return found
@@ -154,6 +168,36 @@ def _badness(record: Record, stands: str) -> tuple[int, float, int]:
     return (0 if stands == "proved safe" else 2), bound, -record.index
 
 
+def rest_of(record: Record) -> str:
+    """The name of a problem but for its network, files without their endings."""
+    rest = record.name.removeprefix(record.network).strip() if record.network else record.name
+    return rest.replace(record.item, _stem(record.item), 1) if record.item else rest
+
+
+def _stem(file: str) -> str:
+    """A file without its ending, also where a part of it is named behind: signs.npz[3], signs.onnx:logits."""
+    return _ENDING.sub("", file, count=1)
+
+
+def nearest_of(estimate: Estimate) -> str:
+    """Where the nearest violation that was found lies, or nothing."""
+    return next((e.where for e in estimate.evidence if isinstance(e, Nearest)), "")
+
+
+def _chance(estimate: Estimate | None) -> tuple[str, str]:
+    """The probability and its interval as they are read: by one function, wherever they stand on the page."""
+    if estimate is None:
+        return "", ""
+    if estimate.outcome is Outcome.PROVED_SAFE:
+        return "0", "proof"
+    if math.isfinite(estimate.log_prob):
+        ends = (estimate.interval.low, estimate.interval.high)
+        return scientific(estimate.log_prob), " to ".join(scientific(end) if end < math.inf else "?" for end in ends)
+    if not estimate.upper_bound < math.inf:  # no number at all
+        return "", ""
+    return f"≤ {scientific(estimate.upper_bound)}", f"{100 * estimate.interval.confidence:.4g}% bound"
+
+
 def _settings(estimate: Estimate) -> str:
     made = estimate.provenance
     parts = (_call(made.get("estimator")), made.get("device"), made.get("dtype"))
@@ -171,11 +215,12 @@ def _row(record: Record, stands: str) -> str:
     """The values of FIELDS as JSON in which nothing can end the script element that it stands in."""
     known = flat(record)
     known.update(standing=stands, std=known["log_prob_std"], upper=known["upper_bound"])
+    known.update(rest=rest_of(record), **dict(zip(("chance", "between"), _chance(record.estimate), strict=True)))
     if (e := record.estimate) is not None:
         evidence = [(piece.method, _said(piece), piece.calls) for piece in e.evidence]
         known.update(
             proved=e.proved_range, confidence=e.interval.confidence, levels=e.levels, acceptance=e.acceptance,
-            evidence=evidence, notes=e.notes,
+            evidence=evidence, notes=e.notes, nearest=nearest_of(e),
         )  # fmt: skip
     values = [_plain(known.get(name)) for name in FIELDS]
     return str(htmlsafe_json_dumps(values, separators=(",", ":"), allow_nan=False))
