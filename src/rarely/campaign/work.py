@@ -151,9 +151,7 @@ def _pack(answered: Estimate, problem: Problem, task: Task) -> Solved:
         original = _image(problem.network, place) if isinstance(place, ImagePlace) else center.numpy()
         some = answered.witnesses.take(slice(_KEPT_WITNESSES))
         outputs = None if some.outputs is None else some.outputs.numpy()
-        witnesses = pack_witnesses(
-            WitnessSet(some.inputs.numpy(), some.scores.numpy(), original, some.kinds, outputs)
-        )
+        witnesses = pack_witnesses(WitnessSet(some.inputs.numpy(), some.scores.numpy(), original, some.kinds, outputs))
     text = json.dumps(json.loads(answered.to_json()), separators=(",", ":"))
     return Solved(
         text, answered.outcome.value, answered.log_prob, answered.log_prob_std, answered.calls, witnesses

@@ -12,10 +12,10 @@ from torch import Tensor
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, Searched
-from rarely.core.witnesses import Witnesses, gather_witnesses, no_witnesses
 from rarely.core.input_model import InputModel
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
+from rarely.core.witnesses import Witnesses, gather_witnesses, no_witnesses
 from rarely.methods.base import Progress, Run, progress
 
 _NAME = "attack"

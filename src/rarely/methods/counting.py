@@ -25,11 +25,11 @@ from rarely.bounds.spec import Polytope
 from rarely.bounds.trace import CHECKED, build
 from rarely.core.batch import Batch
 from rarely.core.evidence import COUNTS, Bracket, Evidence, Found, Number, Searched
-from rarely.core.witnesses import FAIR, Witnesses, gather_witnesses, join_witnesses
 from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import SEARCHED, WEIGHTS_SHARE
+from rarely.core.witnesses import FAIR, Witnesses, gather_witnesses, join_witnesses
 from rarely.methods.base import Run, progress
 from rarely.stats.statistic import Binomial
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, Number, Searched
-from rarely.core.witnesses import WEIGHED, Witnesses, gather_witnesses, join_witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
 from rarely.core.thresholds import FULL_COVARIANCE, WEIGHTS_SHARE
+from rarely.core.witnesses import WEIGHED, Witnesses, gather_witnesses, join_witnesses
 from rarely.methods.base import Run, progress
 from rarely.methods.islands import evidence_of
 from rarely.methods.lined import MODEL_ERROR

@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 from rarely.core.evidence import SPLITTING, Draws, Evidence, Found, Levels, Number
-from rarely.core.witnesses import WEIGHED, Witnesses, share_witnesses
+from rarely.core.witnesses import WEIGHED, Witnesses, no_witnesses, share_witnesses
 from rarely.stats.statistic import Exceeded, LogNormal, Replicates, Statistic
 
 _ASSUMES = "the populations lost no part of the violating region"
@@ -114,9 +114,9 @@ def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evid
         )  # fmt: skip
         learnt.append(number)
         calls = 0
-    ended = [(island.witnesses, island.log_prob) for island in arrived if island.witnesses is not None]
-    if ended:
-        witnesses = share_witnesses(*zip(*ended, strict=True))
+    own = [island.witnesses or no_witnesses() for island in arrived]
+    witnesses = share_witnesses(own, [island.log_prob for island in arrived])
+    if len(witnesses):
         learnt.append(Found(method, witnesses, drawn=WEIGHED))
     return [Draws(drawn, hits, calls, "first populations", flat), *learnt]
 

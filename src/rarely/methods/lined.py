@@ -129,6 +129,7 @@ class LinedRegion:
         note = f"{len(self.lines)} line(s)"
         met = Replicates(tuple(self.replicates(seen)), MODEL_ERROR) if seen and len(seen) < len(self.lines) else None
         found: list[Evidence] = [Number(method, "lines", statistic, calls, _ASSUMES, doubt, note, seen=met)]
-        met = [(join_witnesses(line.witnesses), line.log_mean) for line in self.lines if line.rounds]
-        witnesses = share_witnesses(*zip(*met, strict=True))
+        live = [line for line in self.lines if line.rounds]
+        shares = [line.log_mean for line in live]
+        witnesses = share_witnesses([join_witnesses(line.witnesses) for line in live], shares)
         return [*found, Found(method, witnesses, drawn=WEIGHED)] if len(witnesses) else found

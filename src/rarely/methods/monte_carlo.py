@@ -12,9 +12,9 @@ from torch import Tensor
 from rarely.core.batch import Batch, check_finite, check_first
 from rarely.core.errors import InputError
 from rarely.core.evidence import Draws, Evidence, Found
-from rarely.core.witnesses import FAIR, MAX_WITNESSES, Witnesses, gather_witnesses, join_witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
+from rarely.core.witnesses import FAIR, MAX_WITNESSES, Witnesses, gather_witnesses, join_witnesses
 from rarely.methods.base import Run, progress
 
 

@@ -26,7 +26,11 @@ from rarely.methods.rulers import Ruler, rulers
 
 _NAME = "search for the nearest"
 _FIRM = 1e-4  # of the score in the middle, by which a point violates: no other arithmetic turns it around
-_LOOKED, _STARTS, _FOLLOWED = 16, 6, 2  # points of which ways to fail are asked, that set out, and that go on to the end
+_LOOKED, _STARTS, _FOLLOWED = (
+    16,
+    6,
+    2,
+)  # points whose ways to fail are asked, that set out, and that go on
 _SHORT, _LONG = 5, 18  # steps until the best are chosen, and in all
 _HALF_STEPS = 3  # of the first ones: the plane of a far point says little about the middle
 _BEYOND, _WORSE, _BETTER = 0.02, 1.5, 0.6  # share by which a step aims beyond the plane, after a miss and after a hit
@@ -204,7 +208,7 @@ def _goal(
 
 
 def _chosen(ruler: Ruler, starts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Points (S, 1, *shape) that set out, whose they are and to which way to fail: the nearest to each way, then more."""
+    """Whose points set out, to which way to fail, and they (S, 1, *shape): the nearest to each way, then more."""
     most = max(map(len, starts))
     if not most:
         return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), ruler.middle()[:0]
@@ -221,9 +225,9 @@ def _chosen(ruler: Ruler, starts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Ten
         order += [place for place in range(len(own)) if place not in order]
         places += [(k, place) for place in order[:_STARTS]]
         owners += [row] * len(order[:_STARTS])
-    k, place = (torch.tensor(side) for side in zip(*places, strict=True))
-    chosen = padded[k.to(padded.device), place.to(padded.device)].unsqueeze(1)
-    return torch.tensor(owners), ways[k, place], chosen
+    own_row, own_place = (torch.tensor(side) for side in zip(*places, strict=True))
+    chosen = padded[own_row.to(padded.device), own_place.to(padded.device)].unsqueeze(1)
+    return torch.tensor(owners), ways[own_row, own_place], chosen
 
 
 def _nearest_of_each(owners: Tensor, sizes: Tensor) -> Tensor:
@@ -269,7 +273,7 @@ def _wander(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
 
 
 def _draw_in(best: _Best) -> None:
-    """Move the nearest points inwards as far as they violate: tried at some shares of the distance, then between two."""
+    """Move the nearest points inwards as far as they violate: at some shares of the distance, then between two."""
     low = torch.zeros(len(best.sizes), 1, dtype=torch.float64, device=best.sizes.device)
     high = torch.ones_like(low)
     start = best.points.unsqueeze(1)

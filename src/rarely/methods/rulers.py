@@ -7,7 +7,7 @@ of normals otherwise is measured among these, and a law that has only a density 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -38,9 +38,11 @@ class Ruler:
     high: Tensor | None = None  # and up to here
 
     def take(self, index: Tensor) -> Ruler:
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
-        some = {name: value[index.to(value.device)] for name, value in held.items() if isinstance(value, Tensor)}
-        return replace(self, batch=self.batch.take(index), **some)
+        def rows(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value[index.to(value.device)]
+
+        sides = (rows(value) for value in (self.center, self.scale, self.low, self.high))
+        return Ruler(self.unit, self.norm, self.batch.take(index), *sides)
 
     @property
     def climbs(self) -> bool:
@@ -53,7 +55,8 @@ class Ruler:
 
     def middle(self) -> Tensor:
         """The point (R, 1, *shape) from which distances are measured."""
-        return self.possible(torch.zeros(len(self.batch), 1, *self.shape, dtype=self.batch.dtype, device=self.batch.device))
+        rows, kind = len(self.batch), self.batch
+        return self.possible(torch.zeros(rows, 1, *self.shape, dtype=kind.dtype, device=kind.device))
 
     def possible(self, points: Tensor) -> Tensor:
         return points if self.low is None else points.clamp(self.low, self.high)
@@ -78,7 +81,7 @@ class Ruler:
         if math.isnan(self.norm):
             law = self.batch.inputs
             return (law.log_density(self.inputs(self.middle())) - law.log_density(self.inputs(points))).double()
-        size = torch.linalg.vector_norm(points.flatten(2).double(), self.norm, dim=2)
+        size: Tensor = torch.linalg.vector_norm(points.flatten(2).double(), self.norm, dim=2)
         if self.unit == "radius":
             size = torch.where(size <= 1 + 1e-5, size, torch.inf)
         if any(isinstance(self.batch.problems[row].inputs, Constrained) for row in self.batch.rows.tolist()):

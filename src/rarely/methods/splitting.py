@@ -12,10 +12,10 @@ from torch import Tensor
 
 from rarely.core.batch import Batch, check_finite, check_first
 from rarely.core.errors import InputError
-from rarely.core.witnesses import MAX_WITNESSES, Witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import LOG_FLOOR
+from rarely.core.witnesses import MAX_WITNESSES, Witnesses
 from rarely.kernels import PCN, Kernel, RandomWalk, State
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.compass import slopes
@@ -248,7 +248,9 @@ class _Populations:
         # Evenly among them: the best are not like the others. A population that has fewer repeats its last one.
         most = min(MAX_WITNESSES, max(counts))
         each = [(torch.arange(most) * max(1.0, count / most)).long().clamp_max(count - 1) for count in counts]
-        order = torch.stack([own.nonzero().squeeze(1)[some.to(own.device)] for own, some in zip(hit, each, strict=True)])
+        order = torch.stack(
+            [own.nonzero().squeeze(1)[some.to(own.device)] for own, some in zip(hit, each, strict=True)]
+        )
         best = score.gather(1, order)
         x = position[torch.arange(len(rows), device=rows.device).unsqueeze(1), order]
         if self.kernel.space == "normal":

@@ -9,9 +9,9 @@ import torch
 
 from rarely.core.batch import Batch
 from rarely.core.evidence import Draws, Evidence, Found, Levels, Nearest, Searched, pooled
-from rarely.core.witnesses import KINDS, MAX_WITNESSES, Witnesses, join_witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
+from rarely.core.witnesses import KINDS, MAX_WITNESSES, Witnesses, join_witnesses
 
 _PROBE = 64  # inputs scored in both precisions
 _KEPT_OUTPUTS = 1000  # numbers of an answer that are kept with a witness: not those of every pixel
@@ -23,7 +23,7 @@ def checked(part: Batch, evidence: Sequence[Evidence], *, shortened: bool) -> li
     `shortened`: the batch ran in a shorter precision than the network's own, so that the two are compared.
     """
     again = [e for e in evidence if isinstance(e, Found | Nearest) and not e.witnesses.counted]
-    rest = [e for e in evidence if not isinstance(e, Draws) and all(e is not one for one in again)]
+    rest: list[Evidence] = [e for e in evidence if not isinstance(e, Draws) and all(e is not one for one in again)]
     if pooled(evidence).n:
         rest.insert(0, pooled(evidence))
     with part.spend.closing():
@@ -50,7 +50,7 @@ def _replayed(part: Batch, found: Sequence[Found | Nearest]) -> list[Evidence]:
     # The nearest one stands at the edge of what violates: that rounding moves it says nothing of the others.
     count = min(n, sum(len(e.witnesses) for e in records if isinstance(e, Found)))
     kept, first, lost = list[Evidence](), 0, count - int((scores[:count] >= 0).sum())
-    if lost == count:
+    if count and lost == count:
         calls = sum(e.calls for e in records) + n
         return [Searched("replay", "no witness survived its replay: the verdict hangs on rounding", calls, doubt=True)]
     for e in records:
@@ -72,9 +72,10 @@ def _replayed(part: Batch, found: Sequence[Found | Nearest]) -> list[Evidence]:
 def _by_kind(found: Sequence[Found | Nearest]) -> list[Found | Nearest]:
     """One record for each kind, since a fair sample is not what a search has found; the nearest one last."""
     records: list[Found | Nearest] = []
-    kinds = [kind for kind in KINDS if any(isinstance(e, Found) and e.drawn == kind and len(e.witnesses) for e in found)]
+    some = [e for e in found if isinstance(e, Found) and len(e.witnesses)]
+    kinds = [kind for kind in KINDS if any(e.drawn == kind for e in some)]
     for kind in kinds:
-        own = [e for e in found if isinstance(e, Found) and e.drawn == kind]
+        own = [e for e in some if e.drawn == kind]
         witnesses = join_witnesses(e.witnesses for e in own).take(slice(-(-MAX_WITNESSES // len(kinds))))
         methods = ", ".join(dict.fromkeys(e.method for e in own))
         records.append(Found(methods, witnesses, sum(e.calls for e in own), drawn=kind))

@@ -14,11 +14,11 @@ import torch
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, Nearest
-from rarely.core.witnesses import NEAREST, Witnesses, kinds_together
 from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
+from rarely.core.witnesses import NEAREST, Witnesses, kinds_together
 from rarely.methods.base import Estimator, Progress, Run, forecast
 from rarely.questions.case import Goal
 from rarely.questions.checks import checked

@@ -9,10 +9,10 @@ from enum import Enum
 
 from rarely.core.errors import InputError
 from rarely.core.evidence import COUNTS, SPLITTING, Evidence
-from rarely.core.witnesses import Witnesses
 from rarely.core.problem import Problem
 from rarely.core.spend import Spend
 from rarely.core.thresholds import CHANCE, DRAWN
+from rarely.core.witnesses import Witnesses
 from rarely.questions.case import Case
 from rarely.questions.conclude import Belief, believe
 from rarely.questions.estimate import check_confidence, gathered, witnesses_of

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rarely.bounds.problems import components
 from rarely.core.evidence import REAL, Bracket, Evidence, Found, Searched
-from rarely.core.witnesses import Witnesses
 from rarely.core.problem import Problem
 from rarely.core.spend import Spend
+from rarely.core.witnesses import Witnesses
 from rarely.questions.case import Case
 from rarely.questions.conclude import believe
 from rarely.questions.estimate import gathered, witnesses_of

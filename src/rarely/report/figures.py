@@ -120,25 +120,38 @@ def plot_levels(estimates: Sequence[Estimate], size: tuple[float, float] = (7.2,
     return figure
 
 
-def plot_curves(curves: Sequence[Curve], floor: float | None = None, size: tuple[float, float] = (6.4, 4.2)) -> Figure:
-    """Median and quartiles of log10 p over the radius, a curve for each group; points too where there is one group."""
-    columns = [column for curve in curves for column in curve.log_probs]
-    floor = floor if floor is not None else _lowest(columns)
+def plot_curves(curves: Sequence[Curve], size: tuple[float, float] = (6.4, 4.2)) -> Figure:
+    """Median and quartiles of log10 p over the radius, a curve for each group; points too where there is one group.
+
+    Problems without a violation have no number. They stand in a strip of their own below the scale, which no line
+    enters: between a number and none there is nothing.
+    """
+    columns = [np.asarray(column, dtype=float) for curve in curves for column in curve.log_probs]
+    edge, nothing = _strip(columns)
     figure = _figure(*size)
     axes = figure.subplots()
     if len(curves) == 1 and sum(np.size(column) for column in columns) <= MAX_POINTS:
         for radius, column in zip(curves[0].radii, curves[0].log_probs, strict=True):
-            points = np.maximum(np.asarray(column, dtype=float), floor) / LN10
+            points = _in_strip(np.asarray(column, dtype=float) / LN10, nothing)
             axes.plot(np.full(len(points), radius), points, ls="", marker=".", color=FAINT, markersize=5, zorder=1)
     for i, curve in enumerate(curves):
         color, marker = SERIES[i % len(SERIES)], _MARKERS[i % len(_MARKERS)]
-        low, middle, high = np.maximum(curve.quartiles(), floor).T / LN10
+        low, middle, high = curve.quartiles().T / LN10
+        known = np.isfinite(middle)
         band = {"alpha": 0.2, "label": "quartiles"} if len(curves) == 1 else {"alpha": 0.1}
-        axes.fill_between(curve.radii, low, high, color=color, linewidth=0, **band)
+        axes.fill_between(curve.radii, np.maximum(low, edge), high, where=known, color=color, linewidth=0, **band)
         name = _literal(curve.name) if len(curves) > 1 else "median"
-        axes.plot(curve.radii, middle, color=color, marker=marker, markersize=5, label=name)
-    if any(np.isneginf(np.asarray(column, dtype=float)).any() for column in columns):
-        axes.axhline(floor / LN10, color=WARNING, linewidth=1, linestyle="--", label="no violation found")
+        axes.plot(curve.radii, np.where(known, middle, np.nan), color=color, marker=marker, markersize=5, label=name)
+        hollow: dict[str, Any] = {
+            "color": color,
+            "marker": marker,
+            "markersize": 5,
+            "markerfacecolor": "none",
+            "linestyle": "",
+        }
+        axes.plot(curve.radii, np.where(np.isneginf(middle), nothing, np.nan), **hollow)
+    if any(np.isneginf(column).any() for column in columns):
+        _mark_strip(axes, edge, nothing)
     axes.set_xlabel("radius ε")
     axes.set_ylabel("log10 of the probability of a mistake")
     axes.legend(frameon=False)
@@ -216,10 +229,33 @@ def _picture(image: NDArray[Any]) -> NDArray[Any]:
     return image[0] if image.shape[0] == 1 else np.moveaxis(image, 0, -1).clip(0, 1)
 
 
-def _lowest(log_probs: Sequence[ArrayLike]) -> float:
-    every = np.concatenate([np.asarray(column, dtype=float).ravel() for column in log_probs])
-    finite = every[np.isfinite(every)]
-    return float(finite.min()) - 1.0 if len(finite) else -1.0
+def _strip(log_probs: Sequence[NDArray[Any]]) -> tuple[float, float]:
+    """On the scale of log10 p: the upper edge of the strip of those without a number, and where they stand in it."""
+    every = np.concatenate([column.ravel() for column in log_probs])
+    finite = every[np.isfinite(every)] / LN10
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 0.0)
+    step = max(0.5, 0.06 * (high - low))
+    return low - step, low - 2 * step
+
+
+def _in_strip(values: NDArray[Any], nothing: float) -> NDArray[Any]:
+    placed: NDArray[Any] = np.where(np.isneginf(values), nothing, values)
+    return placed
+
+
+def _mark_strip(axes: Axes, edge: float, nothing: float) -> None:
+    """Shade the strip, say what it is, and take the numbers of the scale away from it."""
+    from matplotlib.ticker import FuncFormatter
+
+    bottom = 2 * nothing - edge
+    axes.axhspan(bottom, edge, color=FAINT, alpha=0.25, linewidth=0, zorder=0)
+    axes.annotate(
+        "no violation found", (0.99, nothing), xycoords=("axes fraction", "data"), ha="right", va="center",
+        color=WARNING, fontsize=9,
+    )  # fmt: skip
+    axes.set_ylim(bottom=bottom)
+    shown = FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−") if value > edge else "")
+    axes.yaxis.set_major_formatter(shown)
 
 
 def _figure(width: float, height: float) -> Figure:
