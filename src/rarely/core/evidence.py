@@ -150,9 +150,9 @@ class Nearest:
 
     @property
     def sentence(self) -> str:
-        others = f", and the nearest of the other witnesses at {self.beyond:.3g}" if math.isfinite(self.beyond) else ""
+        others = f", that of the other witnesses at {self.beyond:.3g}" if math.isfinite(self.beyond) else ""
         values = ", ".join(f"{value:.4g}" for value in self.listed(_SPOKEN))
-        return f"the nearest violation that was found lies {self.where}{others}{f': ({values})' if values else ''}"
+        return f"the nearest one found lies {self.where}{others}{f': ({values})' if values else ''}"
 
     @property
     def where(self) -> str:

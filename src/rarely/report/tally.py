@@ -37,7 +37,7 @@ STANDINGS = {
 FIELDS = (
     "key", "name", "network", "item", "label", "norm", "radius", "replicate", "standing", "log_prob", "std", "low",
     "high", "upper", "proved", "confidence", "evaluations", "gradients", "seconds", "attempts", "reason", "levels",
-    "acceptance", "evidence", "notes", "rest", "chance", "between", "nearest",
+    "acceptance", "evidence", "notes", "ending", "chance", "between",
 )  # fmt: skip
 MAX_ROWS = 20_000  # more would make a page that browsers open slowly
 _ENDING = re.compile(r"(\.(vnnlib|onnx|rlv|npz|npy|pt2|pth|pt|py|gz))+(?=$|[\[:])", re.IGNORECASE)
@@ -121,7 +121,8 @@ class Tally:
 
     def called(self, record: Record) -> str:
         """What a problem is called where there is no room for its paths."""
-        return " ".join(filter(None, (self.stems()[record.network], rest_of(record))))
+        name = record.name.replace(record.network, self.stems()[record.network], 1) if record.network else record.name
+        return name.replace(record.item, _stem(record.item), 1) if record.item else name
 
     @property
     def total(self) -> int:
@@ -168,15 +169,14 @@ def _badness(record: Record, stands: str) -> tuple[int, float, int]:
     return (0 if stands == "proved safe" else 2), bound, -record.index
 
 
-def rest_of(record: Record) -> str:
-    """The name of a problem but for its network, files without their endings."""
-    rest = record.name.removeprefix(record.network).strip() if record.network else record.name
-    return rest.replace(record.item, _stem(record.item), 1) if record.item else rest
+def _ending(file: str) -> str:
+    """The ending of a file, also where a part of it is named behind: signs.npz[3], signs.onnx:logits."""
+    found = _ENDING.search(file)
+    return found[0] if found else ""
 
 
 def _stem(file: str) -> str:
-    """A file without its ending, also where a part of it is named behind: signs.npz[3], signs.onnx:logits."""
-    return _ENDING.sub("", file, count=1)
+    return file.replace(_ending(file), "", 1)
 
 
 def nearest_of(estimate: Estimate) -> str:
@@ -215,12 +215,12 @@ def _row(record: Record, stands: str) -> str:
     """The values of FIELDS as JSON in which nothing can end the script element that it stands in."""
     known = flat(record)
     known.update(standing=stands, std=known["log_prob_std"], upper=known["upper_bound"])
-    known.update(rest=rest_of(record), **dict(zip(("chance", "between"), _chance(record.estimate), strict=True)))
+    known.update(ending=_ending(record.item), **dict(zip(("chance", "between"), _chance(record.estimate), strict=True)))
     if (e := record.estimate) is not None:
         evidence = [(piece.method, _said(piece), piece.calls) for piece in e.evidence]
         known.update(
             proved=e.proved_range, confidence=e.interval.confidence, levels=e.levels, acceptance=e.acceptance,
-            evidence=evidence, notes=e.notes, nearest=nearest_of(e),
+            evidence=evidence, notes=e.notes,
         )  # fmt: skip
     values = [_plain(known.get(name)) for name in FIELDS]
     return str(htmlsafe_json_dumps(values, separators=(",", ":"), allow_nan=False))

@@ -57,6 +57,37 @@ def test_quartiles_do_not_mix_numbers_and_nothing() -> None:
     assert curve.quartiles().tolist() == [[-math.inf, -math.inf, -4.0]]
 
 
+def test_what_has_no_number_stands_apart_and_no_line_goes_there() -> None:
+    """Half of the problems or more show no violation at the first radius, a few at the second, none at the third."""
+    columns = [[-math.inf, -math.inf, -30.0], [-math.inf, -20.0, -18.0], [-5.0, -4.0, -3.0]]
+    (axes,) = plot_curves([Curve("", [0.1, 0.2, 0.3], columns)]).axes
+    (median,) = [line for line in axes.lines if line.get_label() == "median"]
+    heights = np.asarray(median.get_ydata(), dtype=float)
+    assert np.isnan(heights[0])
+    np.testing.assert_allclose(heights[1:] * math.log(10), [-20.0, -4.0])
+    lowest = -30.0 / math.log(10)
+    apart = [float(y) for line in axes.lines for y in np.asarray(line.get_ydata(), dtype=float) if y < lowest - 1e-9]
+    assert len(set(apart)) == 1, "all of them in one place"
+    assert apart[0] <= lowest - 1.0, "which is no value of the scale"
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
+    assert [np.isfinite(np.asarray(line.get_ydata(), dtype=float)).tolist() for line in hollow] == [[True, False, False]]
+    assert all(line.get_linestyle() == "None" for line in hollow)
+    formatter = axes.yaxis.get_major_formatter()
+    assert formatter(apart[0], 0) == ""
+    assert formatter(-10.0, 0) == "−10"
+    band = axes.collections[0].get_paths()[0].vertices
+    assert band[:, 1].min() > apart[0], "nor does the band"
+
+
+def test_without_such_problems_there_is_no_strip() -> None:
+    (axes,) = plot_curves([Curve("", [0.1, 0.2], [[-9.0], [-3.0]])]).axes
+    assert "no violation found" not in [text.get_text() for text in axes.texts]
+
+
+def test_nothing_found_anywhere_is_drawn(tmp_path: Path) -> None:
+    save(plot_curves([Curve("", [0.1, 0.2], [[-math.inf], [-math.inf]])]), tmp_path / "none.svg")
+
+
 def test_a_drawing_in_a_page_is_well_formed_and_named() -> None:
     curves = [Curve(f"<b>&{i}", [0.1, 0.2], [[-9.0, -math.inf], [-3.0, -2.0]]) for i in range(2)]
     drawing = _svg(inline(plot_curves(curves), "here", "a < b", "c & d"))

@@ -72,7 +72,6 @@ const build = (row) => {
   if (picture) {
     const inside = picture.content ?? picture;
     parts.push(el("h3", {}, "An input that violates"), ...[...inside.children].map((child) => child.cloneNode(true)));
-    if (row.nearest) parts.push(el("p", { class: "hint" }, `The nearest violation that was found lies ${row.nearest}.`));
   }
   const levels = row.levels ? levelChart(row) : null;
   if (levels) {

@@ -29,6 +29,7 @@ const scientific = (log) => {
   return `${mantissa.toFixed(2)}e-${String(-exponent).padStart(2, "0")}`;
 };
 // What a problem is called where there is no room for paths: whoever wants them points at it, or opens it.
-const called = (row) => [data.stems[row.network], row.rest].filter(Boolean).join(" ") || row.name || row.item || row.key;
+const called = (row) => row.name ? row.name.replace(row.network, () => data.stems[row.network] ?? row.network)
+  .replace(row.item, () => row.item.replace(row.ending, "")) : row.item || row.key;
 const percent = (share) => `${Number((100 * share).toPrecision(4))}%`;
 const standingMark = (name) => el("span", { class: `dot is-${name.replaceAll(" ", "-")}`, "aria-hidden": "true" });
