@@ -166,7 +166,9 @@ def test_no_width_scrolls_sideways(open_page, width: int) -> None:
 
 
 def test_narrow_screens_show_intervals_too(open_page) -> None:
-    browser = open_page([made.record(0, made.violated(-16.0)), made.record(1, made.unseen(Outcome.BELOW_FLOOR, -230.0))])
+    browser = open_page(
+        [made.record(0, made.violated(-16.0)), made.record(1, made.unseen(Outcome.BELOW_FLOOR, -230.0))]
+    )
     interval = f"{scientific(-16.16)} to {scientific(-15.84)}"
     assert browser.see("#table tbody tr").text.count(interval) == 1
     browser.look(width=360)

@@ -1,4 +1,4 @@
-"""Witnesses as a sample of what violates: of the right law where they are called fair, of the right shares elsewhere."""
+"""Witnesses as a sample of what violates: the right law where they are called fair, the right shares elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from scipy import stats
 from torch import Tensor, nn
 
 import rarely
-from rarely.core.witnesses import FAIR, MAX_WITNESSES, SOUGHT, WEIGHED, Witnesses, gather_witnesses, join_witnesses, share_witnesses
+from rarely.core.witnesses import (
+    FAIR,
+    MAX_WITNESSES,
+    SOUGHT,
+    WEIGHED,
+    Witnesses,
+    gather_witnesses,
+    join_witnesses,
+    share_witnesses,
+)
 from rarely.methods import Estimator
 
 SURE = 2 * stats.norm.sf(5)  # five sigma

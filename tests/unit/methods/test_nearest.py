@@ -1,4 +1,4 @@
-"""The nearest violation: exact distances for planes in every norm, other searches elsewhere, and nothing else changes."""
+"""The nearest violation: exact for planes in every norm, another solver elsewhere, and nothing else is changed."""
 
 from __future__ import annotations
 
@@ -279,7 +279,11 @@ def test_a_budget_is_kept(budget: int) -> None:
 
 
 def test_problems_of_many_kinds_at_once() -> None:
-    laws = [rarely.Gaussian(torch.zeros(2), 1.0), rarely.Box([-3.0, -3.0], [3.0, 3.0]), rarely.LpBall([0.0, 0.0], 3.0, 2)]
+    laws = [
+        rarely.Gaussian(torch.zeros(2), 1.0),
+        rarely.Box([-3.0, -3.0], [3.0, 3.0]),
+        rarely.LpBall([0.0, 0.0], 3.0, 2),
+    ]
     network = plane(torch.tensor([1.0, 1.0]), 3.0)
     found = rarely.estimate([rarely.Problem(network, first, law) for law in laws])
     distances = [next(e for e in one.evidence if isinstance(e, Nearest)) for one in found]

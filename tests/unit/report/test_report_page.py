@@ -289,7 +289,9 @@ def test_classes_of_a_strange_plan_are_numbers(page, plan: str) -> None:
 def test_rows_and_cards_have_stems_and_whole_names_behind_them(page) -> None:
     names = ("nets/deep/signs.onnx", "nets/wide/signs.onnx", "nets/small.onnx.gz", "package.models:build")
     records = [
-        made.record(i, made.violated(-5.0 - i), network=network, name=f"{network} signs.npz[3] linf 0.1", item="signs.npz[3]")
+        made.record(
+            i, made.violated(-5.0 - i), network=network, name=f"{network} signs.npz[3] linf 0.1", item="signs.npz[3]"
+        )
         for i, network in enumerate(names)
     ]
     read = page(records)
