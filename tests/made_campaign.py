@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from rarely.campaign.store import Header, Record
 from rarely.campaign.witnesses import WitnessSet
-from rarely.core.evidence import SPLITTING, Draws, Number
+from rarely.core.evidence import SPLITTING, Draws, Nearest, Number
+from rarely.core.witnesses import Witnesses
 from rarely.questions.result import Estimate, Outcome
 from rarely.stats.statistic import Interval, LogNormal
 
 CLASSES = ("stop", "give way", "no entry", "ahead only", "roundabout", "no overtaking")
+KINDS = ("nearest found", "weighed draw")
+NEAR = Witnesses(torch.zeros(1, 1, 28, 28), torch.zeros(1))
 RADII = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 
 
 def header(**changes: str) -> Header:
     settled = {
         "name": "Road signs under noise",
-        "plan": '[campaign]\nname = "Road signs under noise"\nseed = 7\n\n[[networks]]\npath = "signs.onnx"\n',
+        "plan": '[campaign]\nname = "Road signs under noise"\nseed = 7\n\n[[networks]]\npath = "signs.onnx"\n'
+        f'\n[[problems]]\ndataset = "signs.npz"\nclasses = {json.dumps(CLASSES)}\n',
         "digest": "9f2c41d07ab3e655",
         "created": "2026-11-15T21:04:09+00:00",
         "command": "rarely campaign run signs.toml --out signs",
@@ -49,6 +55,7 @@ def violated(log_prob: float, **changes: object) -> Estimate:
                 "splitting", SPLITTING, LogNormal(log_prob + 0.21, 0.45), 36_660, levels=levels, acceptance=acceptance
             ),
             Number("line sampling", "lines", LogNormal(log_prob, 0.08), 12_678, note="9 lines"),
+            Nearest("search for the nearest", NEAR, 0.431, "radius", 0.982, 203, replayed=True),
         ),
         "notes": ("effective sample size 1277 of 4000, Pareto index 0.31",),
         "provenance": {"estimator": {"name": "Auto", "target_error": 0.1}, "device": "cpu", "dtype": "float32"},
@@ -113,8 +120,9 @@ def witnesses(key: str) -> WitnessSet:
     rng = np.random.default_rng(int(key, 16))
     if int(key, 16) % 4 == 3:
         centre = rng.uniform(-1, 1, 6)
-        return WitnessSet(centre + rng.uniform(-0.2, 0.2, (2, 6)), np.array([0.1, 0.4]), centre)
+        found = centre + rng.uniform(-0.2, 0.2, (2, 6))
+        return WitnessSet(found, np.array([0.1, 0.4]), centre, KINDS, rng.uniform(-1, 1, (2, 6)))
     y, x = np.mgrid[-1:1:28j, -1:1:28j]
     disc = (np.hypot(x, y) < 0.8) * 0.8 - (abs(y) < 0.2) * (abs(x) < 0.55) * 0.6 + 0.1
     noisy = (disc + rng.uniform(-0.2, 0.2, (2, 1, 28, 28))).clip(0, 1)
-    return WitnessSet(noisy, np.array([0.3, 0.2]), disc[None])
+    return WitnessSet(noisy, np.array([0.3, 0.2]), disc[None], KINDS, rng.uniform(-5, 5, (2, 6)))

@@ -68,7 +68,7 @@ def test_filtering_and_pages(open_page) -> None:
     browser.see("#next-page").click()
     assert browser.see("#showing").text == "26 to 50 of 300 problems"
     browser.see("#find").send_keys("SIGNS.NPZ[7]")
-    assert {name.split()[1] for name in browser.column(NAME)} == {"signs.npz[7]"}
+    assert {name.split()[1] for name in browser.column(NAME)} == {"signs[7]"}
     browser.see("#find").send_keys(" nowhere")
     assert browser.see("#showing").text == "No problem fits these filters."
     browser.see("#clear").click()
@@ -115,7 +115,7 @@ def test_a_link_to_a_problem(open_page) -> None:
     address = browser.driver.current_url
     browser.driver.get("about:blank")
     browser.driver.get(f"{address}#problem-{31:016x}")
-    assert browser.see("#details-title").text == "signs.onnx signs.npz[5] linf 0.1"
+    assert browser.see("#details-title").text == "signs signs[5] linf 0.1"
 
 
 def test_a_script_in_a_class_name_does_not_run(open_page) -> None:
@@ -174,6 +174,34 @@ def test_no_width_scrolls_sideways(open_page, width: int) -> None:
     assert browser.run("return document.documentElement.scrollWidth") <= width
     browser.all("#table .open")[0].click()
     assert browser.run("return document.querySelector('#details').scrollWidth") <= width
+
+
+def test_narrow_screens_show_intervals_too(open_page) -> None:
+    browser = open_page(
+        [made.record(0, made.violated(-16.0)), made.record(1, made.unseen(Outcome.BELOW_FLOOR, -230.0))]
+    )
+    interval = f"{scientific(-16.16)} to {scientific(-15.84)}"
+    assert browser.see("#table tbody tr").text.count(interval) == 1
+    browser.look(width=360)
+    cells = browser.all("#table tbody td .narrow")
+    assert [cell.text for cell in cells] == [interval, "95% bound"]
+    assert all(cell.is_displayed() for cell in cells)
+    assert browser.run("return document.documentElement.scrollWidth") <= 360
+
+
+def test_names_are_short_and_say_their_paths_when_pointed_at(open_page) -> None:
+    path = "models/of/the/year/signs.onnx"
+    browser = open_page([made.record(0, made.violated(-4.0), network=path, name=f"{path} signs.npz[0] linf 0.05")])
+    opener = browser.see("#table .open")
+    assert opener.text == browser.see(".card .open").text == "signs signs[0] linf 0.05"
+    assert opener.get_attribute("title") == f"{path} signs.npz[0] linf 0.05"
+    opener.click()
+    assert path in browser.see("#details").text
+    assert "The network answers: " in browser.see("#details").text
+    assert "the nearest one found lies at 0.431 of the radius" in browser.see("#details").text
+    browser.press(ESCAPE)
+    browser.see("#find").send_keys("of/the/year")
+    assert len(browser.all("#table tbody tr")) == 1
 
 
 def test_dark_is_dark(open_page) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rarely.core.evidence import packed
+from rarely.core.witnesses import packed
 
+_OPTIONAL = "original", "outputs"
 _LARGEST = 1 << 30  # bytes that the witnesses of one problem may ask for
 
 
@@ -21,12 +22,15 @@ class WitnessSet:
     inputs: np.ndarray[Any, Any]  # (n, *event), at most 8 kept per problem
     scores: np.ndarray[Any, Any]  # (n,)
     original: np.ndarray[Any, Any] | None  # (*event): the dataset item or the centre of the region
+    kinds: tuple[str, ...] = ()  # how each came about; of stores of version 0.1 that is not known
+    outputs: np.ndarray[Any, Any] | None = None  # (n, *out) what the network answers to each, where that is small
 
 
 def pack_witnesses(found: WitnessSet) -> bytes:
     arrays = {"inputs": found.inputs, "scores": found.scores}
-    if found.original is not None:
-        arrays["original"] = found.original
+    arrays |= {name: value for name in _OPTIONAL if (value := getattr(found, name)) is not None}
+    if found.kinds:
+        arrays["kinds"] = np.array(found.kinds, dtype=str)
     return packed(arrays)
 
 
@@ -41,10 +45,13 @@ def unpack_witnesses(content: bytes) -> WitnessSet:
                 if kind.hasobject or int(np.prod(shape, dtype=object)) * kind.itemsize > member.file_size:
                     raise ValueError(f"{member.filename} claims the shape {shape}")
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        inputs, scores, original = stored["inputs"], stored["scores"], stored.get("original")
+        inputs, scores, kinds = stored["inputs"], stored["scores"], tuple(stored.get("kinds", np.array([])).tolist())
+        original, outputs = (stored.get(name) for name in _OPTIONAL)
     if scores.shape != inputs.shape[:1] or (original is not None and original.size != np.prod(inputs.shape[1:])):
         raise ValueError(f"inputs {inputs.shape}, scores {scores.shape} and the original do not fit together")
-    return WitnessSet(inputs, scores, original)
+    if len(kinds) not in (0, len(scores)) or (outputs is not None and outputs.shape[:1] != scores.shape):
+        raise ValueError(f"{len(scores)} scores, {len(kinds)} kinds and what the network answers do not fit together")
+    return WitnessSet(inputs, scores, original, tuple(map(str, kinds)), outputs)
 
 
 _HEADS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -157,10 +157,9 @@ def _pack(answered: Estimate, problem: Problem, task: Task) -> Solved:
     if len(answered.witnesses):
         place, center = task.place, problem.inputs.center
         original = _image(problem.network, place) if isinstance(place, ImagePlace) else center.numpy()
-        inputs, scores = (
-            part[:_KEPT_WITNESSES].numpy() for part in (answered.witnesses.inputs, answered.witnesses.scores)
-        )
-        witnesses = pack_witnesses(WitnessSet(inputs, scores, original))
+        some = answered.witnesses.take(slice(_KEPT_WITNESSES))
+        outputs = None if some.outputs is None else some.outputs.numpy()
+        witnesses = pack_witnesses(WitnessSet(some.inputs.numpy(), some.scores.numpy(), original, some.kinds, outputs))
     text = json.dumps(json.loads(answered.to_json()), separators=(",", ":"))
     return Solved(
         text, answered.outcome.value, answered.log_prob, answered.log_prob_std, answered.calls, witnesses

@@ -26,8 +26,8 @@ from rarely.cli.record import with_record
 if TYPE_CHECKING:
     from rarely.campaign.asked import Asked, Pictures
     from rarely.campaign.gate import Gate
-    from rarely.core.evidence import Witnesses
     from rarely.core.problem import Problem
+    from rarely.core.witnesses import Witnesses
     from rarely.questions.threshold import Decision
 
     Answered = tuple[Decision | Gate, Problem, list[tuple[str, Witnesses]], Callable[[], None]]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from rarely.core.evidence import Witnesses
+    from rarely.core.witnesses import Witnesses
     from rarely.questions.result import Estimate
 
 STDOUT = Path("-")
@@ -148,7 +148,7 @@ def save_witnesses(found: Sequence[tuple[str, Witnesses]], file: Path, *, many: 
     """Violating inputs of one problem; of several, by name: they may differ in shape and in how many there are."""
     import numpy as np
 
-    from rarely.core.evidence import packed
+    from rarely.core.witnesses import packed
 
     if not many:
         found[0][1].save(file)

@@ -5,101 +5,22 @@ A method turns network calls into evidence and never says whether it is believed
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from rarely.core.frames import frame
+from rarely.core.witnesses import SOUGHT, Witnesses
 from rarely.stats import statistic
 from rarely.stats.statistic import Binomial, Exceeded, Statistic
 
 COUNTS, SPLITTING = "counts", "splitting"  # families: numbers that assume nothing; populations that climb
 STRATA = "components"  # sums of numbers that were believed one by one
 REAL = "real"  # of a proof that holds in real arithmetic, and not for the network as it runs
-MAX_WITNESSES = 250  # of one problem: each is run again, alone, before it counts
-
-
-@dataclass(frozen=True)
-class Witnesses:
-    """Inputs that violate the property."""
-
-    inputs: Tensor  # (n, *event)
-    scores: Tensor  # (n,), all >= 0
-    reader: Callable[[Tensor], list[dict[str, Any]]] | None = field(default=None, repr=False, compare=False)  # by names
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    @property
-    def counted(self) -> bool:
-        """Only how many there were is known: the inputs themselves were not saved with the answer."""
-        return self.inputs.numel() == 0 and len(self) > 0
-
-    def save(self, path: str | Path) -> None:
-        """Write `inputs` and `scores` to a .npz file."""
-        file = Path(path if str(path).endswith(".npz") else f"{path}.npz")
-        file.write_bytes(packed({"inputs": self.inputs.numpy(), "scores": self.scores.numpy()}))
-
-    def records(self) -> list[dict[str, Any]]:
-        """Each as a person reads it: by the names that the input model has for its numbers, else x0, x1, ..."""
-        if not len(self) or self.counted:
-            return []
-        if self.reader is not None:
-            return self.reader(self.inputs)
-        return [{f"x{i}": value for i, value in enumerate(row)} for row in self.inputs.flatten(1).tolist()]
-
-    def to_frame(self) -> Any:
-        """A pandas frame with a row for each, its score last."""
-        return frame(
-            [{**row, "score": score} for row, score in zip(self.records(), self.scores.tolist(), strict=False)]
-        )
-
-    def as_html(self) -> str:
-        """The first of them, as pictures or as rows."""
-        from rarely.display.witnesses import witnesses_html
-
-        return witnesses_html(self)
-
-    def _repr_html_(self) -> str:
-        from rarely.display.html import block
-
-        return block(self.as_html())
-
-
-def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Arrays as a .npz file. In memory: on a full disk numpy itself leaves a traceback that none can catch."""
-    content = io.BytesIO()
-    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    return content.getvalue()
-
-
-def no_witnesses() -> Witnesses:
-    return Witnesses(torch.zeros(0), torch.zeros(0))
-
-
-def gather_witnesses(x: Tensor, scores: Tensor) -> Witnesses:
-    """The violating ones of inputs (n, *event), the highest scores first, on the CPU."""
-    hit = (scores >= 0).nonzero().squeeze(1)
-    hit = hit[scores[hit].argsort(descending=True)][:MAX_WITNESSES]
-    return Witnesses(x[hit].detach().cpu(), scores[hit].detach().cpu())
-
-
-def join_witnesses(found: Iterable[Witnesses]) -> Witnesses:
-    """As many of each, up to `MAX_WITNESSES` in all."""
-    some = [witnesses for witnesses in found if len(witnesses)]
-    if not some:
-        return no_witnesses()
-    each = -(-MAX_WITNESSES // len(some))
-    inputs, scores = (torch.cat([getattr(w, name)[:each] for w in some]) for name in ("inputs", "scores"))
-    return Witnesses(inputs[:MAX_WITNESSES], scores[:MAX_WITNESSES])
+LISTED = 32  # numbers of an input that plain data hold
+_SPOKEN = 8  # and that a sentence does
 
 
 @dataclass(frozen=True)
@@ -203,15 +124,56 @@ class Found:
     witnesses: Witnesses = field(repr=False)
     calls: int = 0
     replayed: bool = False  # run again alone, in the network's own precision
+    drawn: str = SOUGHT  # how they came about: a kind of `core/witnesses.py`
 
     @property
     def sentence(self) -> str:
         again = ", replayed" if self.replayed else ""
-        return f"{len(self.witnesses):,} violating inputs{again}, the highest score {self.best:.3g}"
+        many = "s" * (len(self.witnesses) != 1)
+        drawn = f", {self.drawn}{many}" if self.drawn != SOUGHT else ""
+        return f"{len(self.witnesses):,} violating input{many}{again}{drawn}, the highest score {self.best:.3g}"
 
     @property
     def best(self) -> float:
         return float(self.witnesses.scores.max()) if len(self.witnesses) else -math.inf
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The violating input nearest to the middle of the input law that a search has found: there may be nearer ones."""
+
+    method: str
+    witnesses: Witnesses = field(repr=False)  # it alone; before its replay others behind it, farther in
+    distance: float
+    unit: str  # what the distance is measured in: a key of `DISTANCES`
+    beyond: float  # the distance of the nearest of the other witnesses; NaN where there is none
+    calls: int = 0
+    replayed: bool = False
+
+    @property
+    def sentence(self) -> str:
+        others = f", that of the other witnesses at {self.beyond:.3g}" if math.isfinite(self.beyond) else ""
+        values = ", ".join(f"{value:.4g}" for value in self.listed(_SPOKEN))
+        return f"the nearest one found lies {self.where}{others}{f': ({values})' if values else ''}"
+
+    @property
+    def where(self) -> str:
+        return DISTANCES[self.unit].format(f"{self.distance:.3g}")
+
+    def listed(self, most: int) -> list[float]:
+        """The numbers of the input, where there are no more than so many."""
+        values: list[float] = self.witnesses.inputs[0].flatten().double().tolist()
+        return values if len(values) <= most else []
+
+
+# Units in which laws measure how far an input lies from their middle.
+DISTANCES = {
+    "radius": "at {} of the radius from the centre",
+    "box": "at {} of the way from the centre of the box to its sides",
+    "sigma": "{} standard deviations from the mean",
+    "normal": "{} standard deviations from the centre of the normals that inputs are made of",
+    "log-density": "where the log-density is {} below that of the centre",
+}
 
 
 @dataclass(frozen=True)
@@ -248,16 +210,20 @@ class Stratum:
         return f"weight {math.exp(self.log_weight):.3g}; {told}"
 
 
-Evidence = Draws | Bracket | Number | Levels | Found | Searched | Stratum
-_KINDS = {kind.__name__.lower(): kind for kind in (Draws, Bracket, Number, Levels, Found, Searched, Stratum)}
+Evidence = Draws | Bracket | Number | Levels | Found | Nearest | Searched | Stratum
+_KINDS = {kind.__name__.lower(): kind for kind in (Draws, Bracket, Number, Levels, Found, Nearest, Searched, Stratum)}
 
 
 def to_data(evidence: Evidence) -> dict[str, Any]:
-    """A record as plain data; of violating inputs their number (the values go to .npz)."""
+    """A record as plain data; of violating inputs their number, of the nearest its values where they are few."""
     kind = type(evidence).__name__.lower()
     if isinstance(evidence, Found):
         content: dict[str, Any] = {"method": evidence.method, "calls": evidence.calls, "replayed": evidence.replayed}
-        content |= {"witnesses": len(evidence.witnesses), "best": evidence.best}
+        content |= {"witnesses": len(evidence.witnesses), "best": evidence.best, "drawn": evidence.drawn}
+    elif isinstance(evidence, Nearest):
+        names = ("method", "calls", "replayed", "distance", "unit", "beyond")
+        content = {name: getattr(evidence, name) for name in names}
+        content |= {"score": float(evidence.witnesses.scores[0]), "input": evidence.listed(LISTED)}
     else:
         content = {spec.name: getattr(evidence, spec.name) for spec in fields(evidence)}
     for name in ("statistic", "left", "seen"):
@@ -280,12 +246,15 @@ def from_data(data: dict[str, Any]) -> Evidence:
     if data["kind"] == "found":
         count, best = int(content["witnesses"]), float(content.pop("best"))
         content["witnesses"] = Witnesses(torch.zeros(count, 0), torch.full((count,), best))
+    if data["kind"] == "nearest":
+        score, values = torch.tensor([float(content.pop("score"))]), content.pop("input")
+        content["witnesses"] = Witnesses(torch.tensor([values], dtype=torch.float64).reshape(1, -1), score)
     for name, value in content.items():
         if name == "climbs":
             content[name] = tuple(tuple(float(level) for level in climb) for climb in value)
         elif isinstance(value, list):
             content[name] = tuple(float(v) for v in value)
-        elif name in ("log_lower", "log_upper"):
+        elif name in ("log_lower", "log_upper", "distance", "beyond"):
             content[name] = float(value)
     made: Evidence = _KINDS[data["kind"]](**content)
     return made

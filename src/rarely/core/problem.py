@@ -105,11 +105,16 @@ class Problem:
 
     def score(self, x: Any) -> Tensor:
         """Scores (n,) of inputs (n, *event) in the network's own precision: >= 0 is a violation."""
+        return self.answered(x)[1]
+
+    def answered(self, x: Any) -> tuple[Tensor, Tensor]:
+        """What the network answers to inputs (n, *event) in its own precision, (n, *out), and their scores (n,)."""
         batch = torch.as_tensor(x)
         if tuple(batch.shape[1:]) != tuple(self.inputs.event_shape):
             raise InputError(f"inputs have shape {tuple(batch.shape)}, expected (n, {self.inputs.event_shape})")
         batch = self.adapted.taken(batch)
-        return self._scored(batch, _call(self.adapted, batch))
+        y = _call(self.adapted, batch)
+        return y, self._scored(batch, y)
 
     def _scored(self, x: Tensor, y: Tensor) -> Tensor:
         prop = place(stack_properties([self.property]), x.device, self.adapted.dtype)

@@ -10,7 +10,7 @@ from rarely.display import html
 from rarely.display.pictures import as_picture, png, shades, value_range
 
 if TYPE_CHECKING:
-    from rarely.core.evidence import Witnesses
+    from rarely.core.witnesses import Witnesses
 
 _PICTURES, _ROWS, _COLUMNS = 8, 6, 12  # shown
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.evidence import Evidence, Found, Searched, Witnesses, gather_witnesses, no_witnesses
+from rarely.core.evidence import Evidence, Found, Searched
 from rarely.core.input_model import InputModel
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
+from rarely.core.witnesses import Witnesses, gather_witnesses, no_witnesses
 from rarely.methods.base import Progress, Run, progress
 
 _NAME = "attack"
@@ -150,7 +151,8 @@ def _keep(found: list[Witnesses], tried: list[int], x: Tensor, score: Tensor) ->
     for row, hits in enumerate((score >= 0).sum(1).tolist()):
         tried[row] += score.shape[1]
         if hits:
-            found[row] = gather_witnesses(x[row], score[row])
+            best = score[row].argsort(descending=True)
+            found[row] = gather_witnesses(x[row][best], score[row][best])
 
 
 def _evidence(found: Witnesses, tried: int, calls: int) -> list[Evidence]:

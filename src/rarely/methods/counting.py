@@ -24,21 +24,12 @@ from rarely.bounds.problems import measurable
 from rarely.bounds.spec import Polytope
 from rarely.bounds.trace import CHECKED, build
 from rarely.core.batch import Batch
-from rarely.core.evidence import (
-    COUNTS,
-    Bracket,
-    Evidence,
-    Found,
-    Number,
-    Searched,
-    Witnesses,
-    gather_witnesses,
-    join_witnesses,
-)
+from rarely.core.evidence import COUNTS, Bracket, Evidence, Found, Number, Searched
 from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import SEARCHED, WEIGHTS_SHARE
+from rarely.core.witnesses import FAIR, Witnesses, gather_witnesses, join_witnesses
 from rarely.methods.base import Run, progress
 from rarely.stats.statistic import Binomial
 
@@ -257,4 +248,4 @@ class _Count:
         statistic = Binomial(self.hits, self.trials, math.log(self.total), slack)
         note = f"{self.hits:,} of {self.trials:,} inputs drawn where bounds leave room violate"
         number = Number(COUNTING, COUNTS, statistic, self.spent, note=note)
-        return [number, Found(COUNTING, join_witnesses(self.witnesses))]
+        return [number, Found(COUNTING, join_witnesses(self.witnesses), drawn=FAIR)]

@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rarely.core.evidence import SPLITTING, Draws, Evidence, Found, Levels, Number, Witnesses, join_witnesses
+from rarely.core.evidence import SPLITTING, Draws, Evidence, Found, Levels, Number
+from rarely.core.witnesses import WEIGHED, Witnesses, no_witnesses, share_witnesses
 from rarely.stats.statistic import Exceeded, LogNormal, Replicates, Statistic
 
 _ASSUMES = "the populations lost no part of the violating region"
@@ -121,9 +122,10 @@ def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evid
         )
         learnt.append(number)
         calls = 0
-    witnesses = join_witnesses(island.witnesses for island in arrived if island.witnesses is not None)
+    own = [island.witnesses or no_witnesses() for island in arrived]
+    witnesses = share_witnesses(own, [island.log_prob for island in arrived])
     if len(witnesses):
-        learnt.append(Found(method, witnesses))
+        learnt.append(Found(method, witnesses, drawn=WEIGHED))
     return [Draws(drawn, hits, calls, "first populations", flat), *learnt]
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rarely.core.evidence import Evidence, Found, Number, Searched, join_witnesses
+from rarely.core.evidence import Evidence, Found, Number, Searched
+from rarely.core.witnesses import WEIGHED, join_witnesses, share_witnesses
 from rarely.methods.lines import Line
 from rarely.stats.statistic import Replicates
 
@@ -138,5 +139,7 @@ class LinedRegion:
         note = f"{len(self.lines)} line(s)"
         met = Replicates(tuple(self.replicates(seen)), MODEL_ERROR) if seen and len(seen) < len(self.lines) else None
         found: list[Evidence] = [Number(method, "lines", statistic, calls, _ASSUMES, doubt, note, seen=met)]
-        witnesses = join_witnesses(w for line in self.lines for w in line.witnesses)
-        return [*found, Found(method, witnesses)] if len(witnesses) else found
+        live = [line for line in self.lines if line.rounds]
+        shares = [line.log_mean for line in live]
+        witnesses = share_witnesses([join_witnesses(line.witnesses) for line in live], shares)
+        return [*found, Found(method, witnesses, drawn=WEIGHED)] if len(witnesses) else found

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rarely.core.batch import Batch
-from rarely.core.evidence import Witnesses, gather_witnesses
 from rarely.core.rng import Rng
+from rarely.core.witnesses import Witnesses, gather_witnesses
 from rarely.methods.modes import PRUNE, SAME, log_tail, search_modes
 from rarely.methods.roots import unit
 from rarely.methods.tempering import Lines

@@ -12,9 +12,10 @@ from torch import Tensor
 from rarely.core.arguments import settle
 from rarely.core.batch import Batch, check_finite, check_first
 from rarely.core.errors import InputError
-from rarely.core.evidence import MAX_WITNESSES, Draws, Evidence, Found, Witnesses, gather_witnesses, join_witnesses
+from rarely.core.evidence import Draws, Evidence, Found
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
+from rarely.core.witnesses import FAIR, MAX_WITNESSES, Witnesses, gather_witnesses, join_witnesses
 from rarely.methods.base import Run, progress
 
 
@@ -113,4 +114,4 @@ class Count:
 
     def evidence(self, calls: int) -> list[Evidence]:
         drawn: list[Evidence] = [Draws(self.drawn, self.found, calls, flat=self.flat)]
-        return [*drawn, Found("Monte Carlo", join_witnesses(self.witnesses))] if self.witnesses else drawn
+        return [*drawn, Found("Monte Carlo", join_witnesses(self.witnesses), drawn=FAIR)] if self.witnesses else drawn

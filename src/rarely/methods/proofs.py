@@ -12,8 +12,9 @@ import torch
 from rarely.bounds.ledger import Proof
 from rarely.bounds.problems import Graphs, probability_bounds, prove_all
 from rarely.core.batch import Batch
-from rarely.core.evidence import Bracket, Evidence, Found, Searched, Witnesses
+from rarely.core.evidence import Bracket, Evidence, Found, Searched
 from rarely.core.rng import Rng
+from rarely.core.witnesses import Witnesses
 from rarely.methods.base import Run, progress
 
 _NAME = "bounds"

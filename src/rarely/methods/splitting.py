@@ -13,10 +13,10 @@ from torch import Tensor
 from rarely.core.arguments import settle
 from rarely.core.batch import Batch, check_finite, check_first
 from rarely.core.errors import InputError
-from rarely.core.evidence import MAX_WITNESSES, Witnesses
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import LOG_FLOOR
+from rarely.core.witnesses import MAX_WITNESSES, Witnesses
 from rarely.kernels import Kernel, RandomWalk, State, default_kernel
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.compass import slopes
@@ -243,21 +243,28 @@ class _Populations:
         return torch.tensor(ended)
 
     def _arrivals(self, part: Batch, state: State, rows: Tensor) -> Iterator[tuple[Tensor, Witnesses]]:
-        """For each population at `rows`: its violating particles, and the best of them as witnesses, on the CPU."""
+        """For each population at `rows`: its violating particles, and some of them as witnesses, on the CPU."""
         if len(rows) == 0:
             return
         score, position = state.score[rows], state.position[rows]
         hit = score >= 0
         counts = hit.sum(1).tolist()
-        best, order = score.topk(min(MAX_WITNESSES, max(counts)), dim=1)
+        # Evenly among them: the best are not like the others. A population that has fewer repeats its last one.
+        most = min(MAX_WITNESSES, max(counts))
+        each = [(torch.arange(most) * max(1.0, count / most)).long().clamp_max(count - 1) for count in counts]
+        order = torch.stack(
+            [own.nonzero().squeeze(1)[some.to(own.device)] for own, some in zip(hit, each, strict=True)]
+        )
+        best = score.gather(1, order)
         x = position[torch.arange(len(rows), device=rows.device).unsqueeze(1), order]
         if self.kernel.space == "normal":
             with torch.no_grad():
                 x = part.take(rows).inputs.from_normal(x)
         x, best = x.cpu(), best.cpu()
         for r, (count, survivors) in enumerate(zip(counts, torch.split(position[hit], counts), strict=True)):
+            some = torch.arange(min(count, most))
             # Copies: a slice would keep the whole stack of all populations alive.
-            yield survivors.clone(), Witnesses(x[r, :count].clone(), best[r, :count].clone())
+            yield survivors.clone(), Witnesses(x[r][some].clone(), best[r][some].clone())
 
     def _cost_of_step(self, n: int, survivors: int) -> int:
         """Calls that one step of all islands of one problem takes at most, when no island has fewer survivors."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rarely.core.evidence import Evidence, Found, Number, Searched, Witnesses, gather_witnesses, join_witnesses
+from rarely.core.evidence import Evidence, Found, Number, Searched
+from rarely.core.witnesses import WEIGHED, Witnesses, gather_witnesses, join_witnesses
 from rarely.methods.lined import MODEL_ERROR
 from rarely.methods.modes import unseen_points
 from rarely.stats.statistic import Replicates
@@ -40,7 +41,7 @@ class Weighed:
     def add(self, log_w: Tensor, scores: Tensor, x: Tensor, z: Tensor) -> None:
         hits = torch.where(scores >= 0, log_w, -torch.inf)
         self.log_w.append(hits.cpu())
-        self.witnesses.append(gather_witnesses(x, scores))
+        self.witnesses.append(gather_witnesses(x, scores, log_w))
         if self.seen is not None and len(self.seen) >= _FEW_POINTS:
             self.near.append(torch.where(unseen_points(z, self.seen), -torch.inf, hits).cpu())
 
@@ -81,4 +82,4 @@ class Weighed:
         statistic = Replicates(self.groups(), self.model_error)
         met = Replicates(self.groups(self.near), self.model_error) if self.near else None
         number = Number("importance sampling", "weights", statistic, calls, ASSUMES, doubt, note, seen=met)
-        return [number, Found("importance sampling", join_witnesses(self.witnesses))]
+        return [number, Found("importance sampling", join_witnesses(self.witnesses), drawn=WEIGHED)]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from rarely.core.batch import Batch
-from rarely.core.evidence import Draws, Evidence, Found, Levels, Searched, Witnesses, join_witnesses, pooled
+from rarely.core.evidence import Draws, Evidence, Found, Levels, Nearest, Searched, pooled
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
+from rarely.core.witnesses import KINDS, MAX_WITNESSES, Witnesses, join_witnesses
 
 _PROBE = 64  # inputs scored in both precisions
+_KEPT_OUTPUTS = 1000  # numbers of an answer that are kept with a witness: not those of every pixel
 
 
 def checked(part: Batch, evidence: Sequence[Evidence], *, shortened: bool) -> list[Evidence]:
@@ -19,44 +22,64 @@ def checked(part: Batch, evidence: Sequence[Evidence], *, shortened: bool) -> li
 
     `shortened`: the batch ran in a shorter precision than the network's own, so that the two are compared.
     """
-    found = [e for e in evidence if isinstance(e, Found) and not e.witnesses.counted]
-    rest: list[Evidence] = [
-        e for e in evidence if not isinstance(e, Found | Draws) or (isinstance(e, Found) and e.witnesses.counted)
-    ]
+    again = [e for e in evidence if isinstance(e, Found | Nearest) and not e.witnesses.counted]
+    rest: list[Evidence] = [e for e in evidence if not isinstance(e, Draws) and all(e is not one for one in again)]
     if pooled(evidence).n:
         rest.insert(0, pooled(evidence))
     with part.spend.closing():
-        replayed = _replayed(part, found)
+        replayed = _replayed(part, again)
         return [*rest, *replayed, *(_compared(part, rest, replayed) if shortened else [])]
 
 
-def _replayed(part: Batch, found: Sequence[Found]) -> list[Evidence]:
+def _replayed(part: Batch, found: Sequence[Found | Nearest]) -> list[Evidence]:
     """Score the witnesses again in the network's own precision and keep those that still violate the property."""
-    witnesses, methods = join_witnesses(e.witnesses for e in found), ", ".join(dict.fromkeys(e.method for e in found))
-    if not len(witnesses):
-        return list(found)
-    calls = sum(e.calls for e in found)
-    n = max(0, int(min(len(witnesses), part.left())))  # what is in flight when the budget ends may exceed it
+    records = _by_kind(found)
+    if not records:
+        return []
+    problem = part.problems[int(part.rows[0])]
+    inputs = torch.cat([e.witnesses.inputs.reshape(-1, *problem.inputs.event_shape) for e in records])
+    n = max(0, int(min(len(inputs), part.left())))  # what is in flight when the budget ends may exceed it
     try:
         n = part.spend.rows(n) if n else 0
         part.spend.charge(part.rows, n)
     except Exhausted:
         n = 0
     if not n:
-        return [Found(methods, witnesses, calls)]
-    inputs = witnesses.inputs[:n]
-    scores = part.problems[int(part.rows[0])].score(inputs).cpu()
-    good = scores >= 0
-    lost = n - int(good.sum())
-    kept: list[Evidence] = [Found(methods, Witnesses(inputs[good], scores[good]), calls + n, replayed=True)]
-    if lost == n:
-        return [
-            Searched("replay", "no witness survived its replay: the verdict hangs on rounding", calls + n, doubt=True)
-        ]
+        return list(records)
+    y, scores = (t.cpu() for t in problem.answered(inputs[:n]))
+    # The nearest one stands at the edge of what violates: that rounding moves it says nothing of the others.
+    count = min(n, sum(len(e.witnesses) for e in records if isinstance(e, Found)))
+    kept, first, lost = list[Evidence](), 0, count - int((scores[:count] >= 0).sum())
+    if count and lost == count:
+        calls = sum(e.calls for e in records) + n
+        return [Searched("replay", "no witness survived its replay: the verdict hangs on rounding", calls, doubt=True)]
+    for e in records:
+        own = slice(first, min(n, first + len(e.witnesses)))
+        first = own.stop
+        outputs = y[own] if y[0].numel() <= _KEPT_OUTPUTS else None
+        seen = Witnesses(inputs[own], scores[own], outputs=outputs)
+        good = seen.take(seen.scores >= 0)
+        if len(good):
+            kept.append(replace(e, witnesses=good, calls=e.calls + len(seen), replayed=True))
+        elif len(seen):
+            kept.append(Searched(e.method, "what it found violates no more when it is run alone", e.calls + len(seen)))
     if lost:
-        told = f"{lost} of {n} witnesses do not violate the property when replayed alone: scores near 0"
+        told = f"{lost} of {count} witnesses do not violate the property when replayed alone: scores near 0"
         kept.append(Searched("replay", told))
     return kept
+
+
+def _by_kind(found: Sequence[Found | Nearest]) -> list[Found | Nearest]:
+    """One record for each kind, since a fair sample is not what a search has found; the nearest one last."""
+    records: list[Found | Nearest] = []
+    some = [e for e in found if isinstance(e, Found) and len(e.witnesses)]
+    kinds = [kind for kind in KINDS if any(e.drawn == kind for e in some)]
+    for kind in kinds:
+        own = [e for e in some if e.drawn == kind]
+        witnesses = join_witnesses(e.witnesses for e in own).take(slice(-(-MAX_WITNESSES // len(kinds))))
+        methods = ", ".join(dict.fromkeys(e.method for e in own))
+        records.append(Found(methods, witnesses, sum(e.calls for e in own), drawn=kind))
+    return [*records, *sorted((e for e in found if isinstance(e, Nearest)), key=lambda e: e.distance)[:1]]
 
 
 def _compared(part: Batch, evidence: Sequence[Evidence], found: Sequence[Evidence]) -> list[Evidence]:
@@ -67,7 +90,7 @@ def _compared(part: Batch, evidence: Sequence[Evidence], found: Sequence[Evidenc
     """
     problem = part.problems[int(part.rows[0])]
     x = problem.inputs.sample(_PROBE, Rng(0))
-    witnesses = [e.witnesses.inputs.to(x) for e in found if isinstance(e, Found)]
+    witnesses = [e.witnesses.inputs.to(x) for e in found if isinstance(e, Found | Nearest)]
     inputs = torch.cat([x, *witnesses])
     try:
         short = part.score(part.taken(inputs).unsqueeze(0))[0].cpu().double()

@@ -15,11 +15,12 @@ from rarely.core.arguments import kind, real, whole
 from rarely.core.batch import Batch
 from rarely.core.calls import Path, called, check_calls
 from rarely.core.errors import InputError
-from rarely.core.evidence import Evidence, Found, no_witnesses
+from rarely.core.evidence import Evidence, Found, Nearest
 from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
+from rarely.core.witnesses import NEAREST, Witnesses, kinds_together
 from rarely.methods.base import Estimator, Progress, Run, forecast
 from rarely.questions.case import Goal
 from rarely.questions.checks import checked
@@ -173,10 +174,14 @@ class Running:
         )  # fmt: skip
 
 
-def witnesses_of(evidence: Sequence[Evidence], problem: Problem | None = None) -> Any:
-    """What was found, the replayed ones first, with the names that the problem's input model has for its numbers."""
-    found = sorted((e for e in evidence if isinstance(e, Found)), key=lambda e: not e.replayed)
-    witnesses = found[0].witnesses if found else no_witnesses()
+def witnesses_of(evidence: Sequence[Evidence], problem: Problem | None = None) -> Witnesses:
+    """What was found and replayed: the nearest, then what is a fair sample, then the rest.
+
+    With the names that the problem's input model has for its numbers.
+    """
+    found = [e for e in evidence if isinstance(e, Found | Nearest)]
+    found = [e for e in found if e.replayed] or [e for e in found if isinstance(e, Found)]
+    witnesses = kinds_together([(NEAREST if isinstance(e, Nearest) else e.drawn, e.witnesses) for e in found])
     return replace(witnesses, reader=getattr(problem.inputs, "records", None)) if problem is not None else witnesses
 
 

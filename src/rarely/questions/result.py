@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rarely.core import evidence as records
 from rarely.core.errors import FormatError
-from rarely.core.evidence import REAL, Bracket, Evidence, Levels, Number, Stratum, Witnesses, no_witnesses
+from rarely.core.evidence import REAL, Bracket, Evidence, Levels, Number, Stratum
 from rarely.core.spend import GRADIENT
+from rarely.core.witnesses import Witnesses, no_witnesses
 from rarely.questions import showing
 from rarely.stats.statistic import Interval
 

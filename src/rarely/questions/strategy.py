@@ -24,6 +24,7 @@ from rarely.questions.bounding import Bounding
 from rarely.questions.case import Case, Goal, Step, Work, mixture_of
 from rarely.questions.climbing import Climbing
 from rarely.questions.drawing import Drawing
+from rarely.questions.nearing import come_near, unnamed
 from rarely.questions.result import Outcome
 
 SEARCH = (
@@ -43,7 +44,7 @@ class Precision:
 
     target_error: float
     order: tuple[str, ...] = STEPS
-    last: tuple[str, ...] = ("bracket beside the number",)
+    last: tuple[str, ...] = ("nearest violation", "bracket beside the number")
     draws: int = 0
     patience: float = 0.4
 
@@ -160,6 +161,7 @@ class Auto:
             "largest splitting": Step("no proposal fits", climb.unfitted, climb.split_most),
             "more draws": Step("nothing else can tell", draws.lost, draws.draw_more),
             "climbs": Step("few violations escape many starts", bounds.unwitnessed, bounds.climb),
+            "nearest violation": Step("the first that people look at", unnamed, come_near),
             "longer proof": Step("no violation was found", self._unproved, bounds.prove_longer),
             "counting between bounds": Step(
                 "exact, and nothing faster was confirmed", bounds.boxed, bounds.count_between

@@ -13,11 +13,12 @@ import torch
 from rarely.core import evidence as records
 from rarely.core.arguments import real
 from rarely.core.errors import FormatError, InputError
-from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Witnesses
+from rarely.core.evidence import COUNTS, SPLITTING, Evidence
 from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.spend import Spend
 from rarely.core.thresholds import CHANCE, DRAWN
+from rarely.core.witnesses import Witnesses
 from rarely.questions.case import Case
 from rarely.questions.conclude import Belief, believe
 from rarely.questions.estimate import check_confidence, describe, gathered, versions, witnesses_of

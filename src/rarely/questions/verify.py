@@ -10,10 +10,11 @@ from torch import Tensor
 
 from rarely.bounds.problems import components
 from rarely.core.arguments import real
-from rarely.core.evidence import REAL, Bracket, Evidence, Found, Searched, Witnesses
+from rarely.core.evidence import REAL, Bracket, Evidence, Found, Searched
 from rarely.core.execution import Execution
 from rarely.core.problem import Problem
 from rarely.core.spend import Spend
+from rarely.core.witnesses import Witnesses
 from rarely.questions.case import Case
 from rarely.questions.conclude import believe
 from rarely.questions.estimate import gathered, witnesses_of
@@ -70,13 +71,13 @@ class Settled:
     def _judged(self, found: Found) -> Evidence:
         if found.witnesses.counted:
             return Searched(found.method, f"{found.sentence}, which were not saved with the answer")
-        which = 0 if self.judge is None else self.judge(found.witnesses.inputs)
+        candidates = found.witnesses.take(found.witnesses.scores.argsort(descending=True))
+        which = 0 if self.judge is None else self.judge(candidates.inputs)
         if which is None:
             told = f"{len(found.witnesses)} candidates violate the property here and not in the replay"
             return Searched(found.method, told, found.calls)
         self.accepted = True
-        best = Witnesses(found.witnesses.inputs[which : which + 1], found.witnesses.scores[which : which + 1])
-        return replace(found, witnesses=best)
+        return replace(found, witnesses=candidates.take(slice(which, which + 1)))
 
     def hope(self, case: Case) -> float | None:
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -18,7 +20,7 @@ from rarely.io.files import replacing
 from rarely.questions.result import scientific
 from rarely.questions.showing import in_words
 from rarely.report.charts import charts, how_many, large
-from rarely.report.tally import FIELDS, MAX_ROWS, STANDINGS, Tally, tally
+from rarely.report.tally import FIELDS, MAX_ROWS, STANDINGS, Tally, nearest_of, tally
 from rarely.report.witness import shown
 
 WITH_WITNESS = 50  # of the worst problems: pictures of ten thousand would fill the page
@@ -45,8 +47,10 @@ def write_page(
 def _page(
     header: Header, counted: Tally, witnesses: Callable[[str], WitnessSet | None], uncovered: Sequence[str]
 ) -> str:
-    rows = counted.rows()
-    keys = dict.fromkeys([*(found.record.key for found in counted.worst), *(key for key, _ in rows)])
+    rows, classes = counted.rows(), _classes(header.plan)
+    # Of the worst problems, and then of the first rows: whether what violates there is a picture with classes.
+    keys = {found.record.key: found.record.radius is not None for found in counted.worst}
+    keys |= {key: json.loads(text)[FIELDS.index("radius")] is not None for key, text in rows[:WITH_WITNESS]}
     script = '(() => {\n"use strict";\n' + "\n".join(asset(name) for name in _SCRIPTS) + "\n})();\n"
     return render(
         "page.html",
@@ -57,10 +61,16 @@ def _page(
         tiles=_tiles(counted),
         shares=[(name, count, _share(count, counted.total)) for name, count in _present(counted)],
         charts=charts(counted),
-        witnesses={key: seen for key in list(keys)[:WITH_WITNESS] if (seen := shown(witnesses(key)))},
+        witnesses={
+            key: seen
+            for key, classified in list(keys.items())[:WITH_WITNESS]
+            if (seen := shown(witnesses(key), classes, classified))
+        },
         provenance=_provenance(header, counted),
         uncovered=uncovered,
         fields=FIELDS,
+        stems=counted.stems(),
+        nearest_of=nearest_of,
         standings=STANDINGS,
         rows=[text for _, text in rows],
         style=asset("page.css"),
@@ -98,7 +108,7 @@ def in_a_sentence(counted: Tally) -> str:
     if counted.worst:
         worst = counted.worst[0]
         chance = f"{in_words(worst.estimate)} (p = {scientific(worst.estimate.log_prob)})"
-        text += f" The most probable violation happens {chance}: {worst.record.name}."
+        text += f" The most probable violation happens {chance}: {counted.called(worst.record)}."
     return text
 
 
@@ -110,6 +120,16 @@ def _verb(name: str, count: int) -> str:
     be = "is" if count == 1 else "are"
     told = {"failed": "failed", "out of budget": "ran out of budget", "waiting": f"{be} still waiting"}
     return told.get(name, f"{be} {name}")
+
+
+def _classes(plan: str) -> tuple[str, ...]:
+    """The names of the classes, where the datasets of a plan agree on them."""
+    try:
+        tables = tomllib.loads(plan).get("problems", [])
+        named = {tuple(map(str, table.get("classes", ()))) for table in tables if "dataset" in table}
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError):  # a page is made of any plan that was run once
+        return ()
+    return named.pop() if len(named) == 1 else ()
 
 
 def _meta(header: Header) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -20,9 +21,9 @@ from rarely.campaign.schema import FILE
 from rarely.campaign.store import Record, Store
 from rarely.campaign.tables import flat
 from rarely.core.errors import FormatError
-from rarely.core.evidence import Evidence
+from rarely.core.evidence import Evidence, Nearest
 from rarely.io.files import read_json
-from rarely.questions.result import Estimate, Outcome
+from rarely.questions.result import Estimate, Outcome, scientific
 
 # How a problem stands, in the order in which shares are shown, and the sentence that explains it.
 STANDINGS = {
@@ -37,12 +38,13 @@ STANDINGS = {
 FIELDS = (
     "key", "name", "network", "item", "label", "norm", "radius", "replicate", "standing", "log_prob", "std", "low",
     "high", "upper", "proved", "confidence", "evaluations", "gradients", "seconds", "attempts", "reason", "levels",
-    "acceptance", "evidence", "notes",
+    "acceptance", "evidence", "notes", "ending", "chance", "between",
 )  # fmt: skip
 _DIGITS = 6  # of numbers: more than any estimate has
 _LOGS = ("log_prob", "low", "high", "upper")  # of which the page makes texts, the same as everywhere else:
 _LOG_DIGITS = 12  # 6 digits of a log would make 9.99e-101 of 1.00e-100
 MAX_ROWS = 20_000  # more would make a page that browsers open slowly
+_ENDING = re.compile(r"(\.(vnnlib|onnx|rlv|npz|npy|pt2|pth|pt|py|gz))+(?=$|[\[:])", re.IGNORECASE)
 _WORST = 6  # cards on the page
 _LONGEST = 1000  # characters of one cell: a reason or a name may have millions
 
@@ -69,6 +71,7 @@ class Tally:
     doubtful: array[float] = field(default_factory=lambda: array("d"))  # log p of those not to be trusted
     by_radius: dict[tuple[str, str], dict[float, array[float]]] = field(default_factory=dict)
     calls: int = 0
+    networks: set[str] = field(default_factory=set)  # as the plan names them
     settings: Counter[str] = field(default_factory=Counter)  # how many estimates were made with which settings
     worst: list[Violation] = field(default_factory=list)  # a few, the most probable first, replicates not repeated
     _rows: list[tuple[tuple[int, float, int], str, str]] = field(default_factory=list)  # a heap: badness, key, JSON
@@ -76,6 +79,7 @@ class Tally:
     def add(self, record: Record) -> None:
         stands = standing(record)
         self.counts[stands] += 1
+        self.networks.add(record.network)
         if record.estimate is not None:
             self._count(record, record.estimate, stands)
         if self.max_rows == 0:
@@ -113,6 +117,17 @@ class Tally:
         self.worst.sort(key=lambda found: -found.estimate.log_prob)
         del self.worst[_WORST:]
 
+    def stems(self) -> dict[str, str]:
+        """What each network is called in a row: its file without folders and ending, where that is said of no other."""
+        short = {network: _stem(Path(network).name) for network in self.networks}
+        often = Counter(short.values())
+        return {network: stem if often[stem] == 1 else network for network, stem in sorted(short.items())}
+
+    def called(self, record: Record) -> str:
+        """What a problem is called where there is no room for its paths."""
+        name = record.name.replace(record.network, self.stems()[record.network], 1) if record.network else record.name
+        return name.replace(record.item, _stem(record.item), 1) if record.item else name
+
     @property
     def total(self) -> int:
         return self.counts.total()
@@ -125,10 +140,10 @@ class Tally:
         """log p over the radius for each network and norm that has two radii or more."""
         norms = {norm for _, norm in self.by_radius}
         networks = {network for network, _ in self.by_radius}
-        found = []
+        found, stems = [], self.stems()
         for (network, norm), columns in self.by_radius.items():
             if len(columns) > 1:
-                parts = (network if len(networks) > 1 else "", f"norm {norm}" if len(norms) > 1 else "")
+                parts = (stems[network] if len(networks) > 1 else "", f"norm {norm}" if len(norms) > 1 else "")
                 radii, name = sorted(columns), " ".join(filter(None, parts))
                 found.append(Curve(name, radii, [columns[radius] for radius in radii], axis_of(norm)))
         return found
@@ -158,6 +173,35 @@ def _badness(record: Record, stands: str) -> tuple[int, float, int]:
     return (0 if stands == "proved safe" else 2), bound, -record.index
 
 
+def _ending(file: str) -> str:
+    """The ending of a file, also where a part of it is named behind: signs.npz[3], signs.onnx:logits."""
+    found = _ENDING.search(file)
+    return found[0] if found else ""
+
+
+def _stem(file: str) -> str:
+    return file.replace(_ending(file), "", 1)
+
+
+def nearest_of(estimate: Estimate) -> str:
+    """Where the nearest violation that was found lies, or nothing."""
+    return next((e.where for e in estimate.evidence if isinstance(e, Nearest)), "")
+
+
+def _chance(estimate: Estimate | None) -> tuple[str, str]:
+    """The probability and its interval as they are read: by one function, wherever they stand on the page."""
+    if estimate is None:
+        return "", ""
+    if estimate.outcome is Outcome.PROVED_SAFE:
+        return "0", "proof"
+    if math.isfinite(estimate.log_prob):
+        ends = (estimate.interval.low, estimate.interval.high)
+        return scientific(estimate.log_prob), " to ".join(scientific(end) if end < math.inf else "?" for end in ends)
+    if not estimate.upper_bound < math.inf:  # no number at all
+        return "", ""
+    return f"≤ {scientific(estimate.upper_bound)}", f"{100 * estimate.interval.confidence:.4g}% bound"
+
+
 def _settings(estimate: Estimate) -> str:
     made = estimate.provenance
     parts = (_call(made.get("estimator")), made.get("device"), made.get("dtype"))
@@ -175,6 +219,7 @@ def _row(record: Record, stands: str) -> str:
     """The values of FIELDS as JSON in which nothing can end the script element that it stands in."""
     known = flat(record)
     known.update(standing=stands, std=known["log_prob_std"], upper=known["upper_bound"])
+    known.update(ending=_ending(record.item), **dict(zip(("chance", "between"), _chance(record.estimate), strict=True)))
     if (e := record.estimate) is not None:
         evidence = [(piece.method, _said(piece), piece.calls) for piece in e.evidence]
         known.update(

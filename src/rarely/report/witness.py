@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from rarely.campaign.witnesses import WitnessSet
 from rarely.display.pictures import as_picture, png, shades, value_range
 
 Array = NDArray[Any]
-_NUMBERS = 8  # coordinates listed of an input that is no picture
+_NUMBERS = 8  # coordinates listed of an input that is no picture, and of an answer
+_BEST = 2  # classes named, of those with the highest scores
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,39 @@ class Shown:
     heads: tuple[str, ...] = ()
     rows: tuple[tuple[tuple[str, ...], float | None], ...] = ()  # cells, and the change as a share of the largest
     hint: str = ""
+    answer: str = ""  # what the network says to it
 
 
-def shown(found: WitnessSet | None) -> Shown | None:
-    """The witness with the highest score, if there is one."""
+def shown(found: WitnessSet | None, classes: Sequence[str] = (), classified: bool = False) -> Shown | None:
+    """The first witness, if there is one: the nearest that was found, or of an older campaign that of highest score.
+
+    What the network answers are `classified` scores of `classes`, or else plain numbers.
+    """
     if found is None or len(found.inputs) == 0:
         return None
-    witness = np.asarray(found.inputs[int(np.argmax(found.scores))], dtype=float)
+    first = 0 if found.kinds else int(np.argmax(found.scores))
+    made = _shown(found, first)
+    if found.outputs is None:
+        return made
+    outputs = np.asarray(found.outputs[first], dtype=float).ravel()
+    return replace(made, answer=_classes(outputs, classes) if classified and len(outputs) > 1 else _values(outputs))
+
+
+def _classes(outputs: Array, classes: Sequence[str]) -> str:
+    """The classes of the highest scores."""
+    order = np.argsort(-outputs, kind="stable")[:_BEST]
+    names = [classes[i] if i < len(classes) else f"class {i}" for i in order]
+    scores = [f"{name} {outputs[i]:.4g}" for name, i in zip(names, order, strict=True)]
+    return f"{names[0]} ({', '.join(scores)})"
+
+
+def _values(outputs: Array) -> str:
+    more = ", …" if len(outputs) > _NUMBERS else ""
+    return ", ".join(f"{value:.4g}" for value in outputs[:_NUMBERS]) + more
+
+
+def _shown(found: WitnessSet, which: int) -> Shown:
+    witness = np.asarray(found.inputs[which], dtype=float)
     original = None if found.original is None else np.asarray(found.original, dtype=float).reshape(witness.shape)
     picture = as_picture(witness)
     if picture is None:

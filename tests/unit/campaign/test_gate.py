@@ -10,7 +10,8 @@ import torch
 
 from rarely.campaign.gate import Entrant, Gate, together
 from rarely.core.errors import FormatError
-from rarely.core.evidence import Draws, Witnesses
+from rarely.core.evidence import Draws
+from rarely.core.witnesses import Witnesses
 from rarely.questions.threshold import Decision, Ruling
 
 A, R, U = Ruling.ACCEPTED, Ruling.REJECTED, Ruling.UNDECIDED

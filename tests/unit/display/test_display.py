@@ -19,7 +19,7 @@ import made_campaign as made
 import rarely
 from rarely import Box, LpBall, Misclassification, MonteCarlo, Outcome, Problem
 from rarely.core.errors import MissingExtra
-from rarely.core.evidence import Witnesses
+from rarely.core.witnesses import Witnesses
 from rarely.core.words import inputs_in_words, property_in_words
 from rarely.display import html, progress
 from rarely.inputs import OneHot, Tabular, Uniform

@@ -12,19 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from rarely.core.evidence import (
-    COUNTS,
-    SPLITTING,
-    Bracket,
-    Draws,
-    Evidence,
-    Found,
-    Levels,
-    Number,
-    Searched,
-    Stratum,
-    Witnesses,
-)
+from rarely.core.evidence import COUNTS, SPLITTING, Bracket, Draws, Evidence, Found, Levels, Number, Searched, Stratum
+from rarely.core.witnesses import Witnesses
 from rarely.questions.conclude import apart, believe
 from rarely.questions.result import Outcome
 from rarely.stats.statistic import Binomial, Exceeded, LogNormal, Replicates, Sum

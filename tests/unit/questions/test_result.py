@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rarely.core.errors import FormatError
-from rarely.core.evidence import Bracket, Draws, Evidence, Found, Levels, Number, Searched, Witnesses
+from rarely.core.evidence import Bracket, Draws, Evidence, Found, Levels, Number, Searched
+from rarely.core.witnesses import Witnesses
 from rarely.questions.result import SCHEMA, Estimate, Outcome, scientific
 from rarely.questions.showing import in_words
 from rarely.stats.statistic import Binomial, Exceeded, Interval, LogNormal, Replicates

@@ -18,7 +18,8 @@ from rarely.campaign.again import read_answers
 from rarely.campaign.content import sha256
 from rarely.campaign.gate import Entrant, together
 from rarely.core.errors import FormatError
-from rarely.core.evidence import Bracket, Draws, Found, Levels, Number, Searched, Witnesses
+from rarely.core.evidence import Bracket, Draws, Found, Levels, Number, Searched
+from rarely.core.witnesses import Witnesses
 from rarely.questions.result import Estimate, Outcome
 from rarely.questions.threshold import Decision, Ruling
 from rarely.report.argument import Node, argument, assumptions, claim, standing

@@ -235,7 +235,7 @@ def test_ten_thousand_problems_make_a_small_page(page, tmp_path: Path) -> None:
     read = page(made.records(10_000), witnesses=witnesses)
     assert len(read.data["rows"]) == 10_000
     assert len(asked) <= WITH_WITNESS
-    assert (tmp_path / "report.html").stat().st_size < 6e6
+    assert (tmp_path / "report.html").stat().st_size < 7e6
     assert len(read.elements) < 5000  # rows are made by the script, a page of them at a time
 
 
@@ -278,6 +278,53 @@ def test_witnesses_are_shown_once(page) -> None:
     assert len(holders) == len(set(holders)) == WITH_WITNESS
     assert len(pictures) > WITH_WITNESS
     assert np.mean([len(source or "") for source in pictures]) < 3000
+
+
+def test_the_network_says_what_it_answers_and_where_the_nearest_lies(page) -> None:
+    read = page([made.record(0, made.violated(-5.0))], witnesses=made.witnesses)
+    text = " ".join(read.words)
+    assert "The nearest violation that was found lies at 0.431 of the radius from the centre." in text
+    (answer,) = [words for words in read.words if words.startswith("The network answers: ")]
+    outputs = made.witnesses(f"{0:016x}").outputs
+    assert outputs is not None
+    assert answer.startswith(f"The network answers: {made.CLASSES[int(outputs[0].argmax())]} (")
+
+
+@pytest.mark.parametrize("plan", ["not = [toml", '[[problems]]\ndataset = "a"\nclasses = 3\n', "problems = 7"])
+def test_classes_of_a_strange_plan_are_numbers(page, plan: str) -> None:
+    read = page([made.record(0, made.violated(-5.0))], made.header(plan=plan), witnesses=made.witnesses)
+    assert any(words.startswith("The network answers: class ") for words in read.words)
+
+
+def test_rows_and_cards_have_stems_and_whole_names_behind_them(page) -> None:
+    names = ("nets/deep/signs.onnx", "nets/wide/signs.onnx", "nets/small.onnx.gz", "package.models:build")
+    records = [
+        made.record(
+            i, made.violated(-5.0 - i), network=network, name=f"{network} signs.npz[3] linf 0.1", item="signs.npz[3]"
+        )
+        for i, network in enumerate(names)
+    ]
+    read = page(records)
+    openers = [attributes for _, attributes in read.elements if attributes.get("class") == "open"]
+    assert [a["title"] for a in openers] == [record.name for record in records]
+    assert read.data["stems"] == dict(zip(names, (names[0], names[1], "small", names[3]), strict=True))
+    text = " ".join(read.words)
+    for called in (f"{names[0]} signs[3] linf 0.1", "small signs[3] linf 0.1", f"{names[3]} signs[3] linf 0.1"):
+        assert called in text
+    ending = read.data["fields"].index("ending")
+    assert {row[ending] for row in read.data["rows"]} == {".npz"}
+
+
+@pytest.mark.parametrize("hits", [1997, 1999, 1001, 3, 1995, 2, 1987])
+def test_a_card_and_its_row_say_the_same(page, hits: int) -> None:
+    """Shares on the edge of rounding: 0.9985 is 0.998 in one arithmetic and 0.999 in another."""
+    estimate = made.violated(math.log(hits / 2000))
+    read = page([made.record(0, estimate)])
+    fields, (row,) = read.data["fields"], read.data["rows"]
+    chance, between = row[fields.index("chance")], row[fields.index("between")]
+    (card,) = [" ".join(words.split()) for words in read.words if "95% interval" in words]
+    assert card == f"p = {chance}, 95% interval {between}"
+    assert chance == scientific(estimate.log_prob)
 
 
 def test_more_groups_than_curves(page) -> None:

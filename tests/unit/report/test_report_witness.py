@@ -14,8 +14,8 @@ from rarely.report.page import render
 from rarely.report.witness import shown
 
 
-def witness_html(found: WitnessSet) -> str:
-    witness = shown(found)
+def witness_html(found: WitnessSet, classes: tuple[str, ...] = (), classified: bool = False) -> str:
+    witness = shown(found, classes, classified)
     return "" if witness is None else render("witness.html", witness=witness)
 
 
@@ -49,10 +49,30 @@ def test_colours_stay_where_they_are() -> None:
     assert difference[0, 0].min() > 230  # no change is nearly white
 
 
-def test_the_best_witness_is_shown() -> None:
+def test_the_nearest_witness_is_shown() -> None:
+    inputs = np.stack([np.zeros((10, 10)), np.ones((10, 10))])
+    kinds = ("nearest found", "independent draw")
+    _, witness, _ = _images(witness_html(WitnessSet(inputs, np.array([0.1, 0.7]), np.zeros((10, 10)), kinds)))
+    assert witness.max() == 0
+
+
+def test_of_an_older_campaign_the_best_one() -> None:
     inputs = np.stack([np.zeros((10, 10)), np.ones((10, 10))])
     _, witness, _ = _images(witness_html(WitnessSet(inputs, np.array([0.1, 0.7]), np.zeros((10, 10)))))
     assert witness.min() == 255
+
+
+def test_what_the_network_answers() -> None:
+    answers = np.array([[0.5, -1.25, 8.0], [9.0, 0.0, 0.0]])
+    found = WitnessSet(np.zeros((2, 10, 10)), np.zeros(2), None, ("nearest found", "weighed draw"), answers)
+    assert "The network answers: c &lt; d (c &lt; d 8, a 0.5)" in witness_html(found, ("a", "b", "c < d"), True)
+    assert "The network answers: class 2 (class 2 8, class 0 0.5)" in witness_html(found, (), True)
+    assert "The network answers: 0.5, -1.25, 8</p>" in witness_html(found)
+    one = WitnessSet(np.zeros((1, 2)), np.zeros(1), None, (), np.array([[0.25]]))
+    assert "The network answers: 0.25</p>" in witness_html(one, (), True)
+    assert "answers" not in witness_html(WitnessSet(np.zeros((1, 2)), np.zeros(1), None))
+    many = WitnessSet(np.zeros((1, 2)), np.zeros(1), None, (), np.arange(20.0)[None])
+    assert "0, 1, 2, 3, 4, 5, 6, 7, …</p>" in witness_html(many)
 
 
 def test_other_ranges_are_named() -> None:

@@ -22,7 +22,7 @@ const intervalChart = (row) => {
   const at = (value) => 20 + (width - 40) * (value - from) / (to - from);
   const step = Math.max(1, Math.ceil((to - from) / 6));
   const drawing = shape("svg", { class: "drawing", viewBox: `0 0 ${width} 60`, role: "img" },
-    shape("title", {}, `Probability ${scientific(row.log_prob)}, ${percent(row.confidence)} interval ${interval(row)}`),
+    shape("title", {}, `Probability ${row.chance}, ${percent(row.confidence)} interval ${row.between}`),
     shape("line", { x1: 20, x2: width - 20, y1: 36, y2: 36, stroke: "var(--faint)" }));
   for (let tick = from; tick <= to; tick += step) {
     drawing.append(shape("line", { x1: at(tick), x2: at(tick), y1: 33, y2: 39, stroke: "var(--faint)" }),
@@ -62,12 +62,12 @@ const levelChart = (row) => {
 };
 
 const build = (row) => {
-  const parts = [el("h2", { id: "details-title", tabindex: "-1" }, row.name || row.item || row.key),
+  const parts = [el("h2", { id: "details-title", tabindex: "-1" }, called(row)),
     el("p", {}, standingMark(row.standing), el("b", {}, row.standing), `. ${data.standings[row.standing]}`)];
   if (row.reason) parts.push(el("h3", {}, "Why it failed"), el("pre", { class: "reason" }, row.reason));
-  if (chance(row)) parts.push(el("p", { class: "chance" }, `p ${known(row.log_prob) || row.standing === "proved safe" ? "= " : ""}${chance(row)}`));
-  if (known(row.log_prob)) parts.push(el("p", { class: "hint" }, `${percent(row.confidence)} interval ${interval(row)}`), intervalChart(row));
-  else if (chance(row)) parts.push(el("p", { class: "hint" }, interval(row)));
+  if (row.chance) parts.push(el("p", { class: "chance" }, `p ${row.chance.startsWith("≤") ? "" : "= "}${row.chance}`));
+  if (known(row.log_prob)) parts.push(el("p", { class: "hint" }, `${percent(row.confidence)} interval ${row.between}`), intervalChart(row));
+  else if (row.chance) parts.push(el("p", { class: "hint" }, row.between));
   const picture = byId(`witness-${row.key}`);
   if (picture) {
     const inside = picture.content ?? picture;
@@ -85,7 +85,7 @@ const build = (row) => {
   }
   if (row.notes?.length) parts.push(el("h3", {}, "Notes"), el("ul", {}, ...row.notes.map((note) => el("li", {}, note))));
   parts.push(el("h3", {}, "Facts"), facts([
-    ["network", row.network], ["item", row.item], ["class", row.label], ["norm", row.norm], ["radius", known(row.radius) ? short(row.radius, 6) : ""],
+    ["name", row.name], ["network", row.network], ["item", row.item], ["class", row.label], ["norm", row.norm], ["radius", known(row.radius) ? short(row.radius, 6) : ""],
     ["replicate", String(row.replicate)], ["log p", known(row.log_prob) ? `${row.log_prob.toFixed(3)} ± ${known(row.std) ? row.std.toFixed(3) : "?"}` : ""],
     ["upper bound", known(row.upper) && row.standing !== "proved safe" ? `p ≤ ${scientific(row.upper)} at ${percent(row.confidence)}` : ""],
     ["proved", row.proved || ""],

@@ -29,15 +29,8 @@ const scientific = (given) => {
   if (exponent >= -2) return String(Number(Math.min(1, Math.exp(log)).toPrecision(3)));
   return `${mantissa.toFixed(2)}e-${String(-exponent).padStart(2, "0")}`;
 };
-const chance = (row) => {
-  if (known(row.log_prob)) return scientific(row.log_prob);
-  if (row.standing === "proved safe") return "0";
-  return known(row.upper) ? `≤ ${scientific(row.upper)}` : "";
-};
-const interval = (row) => {
-  if (known(row.log_prob)) return `${scientific(row.low)} to ${scientific(row.high)}`;
-  if (row.standing === "proved safe") return "proof";
-  return known(row.upper) ? `${percent(row.confidence)} bound` : "";
-};
+// What a problem is called where there is no room for paths: whoever wants them points at it, or opens it.
+const called = (row) => row.name ? row.name.replace(row.network, () => data.stems[row.network] ?? row.network)
+  .replace(row.item, () => row.item.replace(row.ending, "")) : row.item || row.key;
 const percent = (share) => `${Number((100 * share).toPrecision(4))}%`;
 const standingMark = (name) => el("span", { class: `dot is-${name.replaceAll(" ", "-")}`, "aria-hidden": "true" });

@@ -23,14 +23,16 @@ const onScale = (row) => {
 
 const several = (name) => new Set(rows.map((row) => row[name])).size > 1;
 const filled = (name) => rows.some((row) => known(row[name]) && row[name] !== "");
-const opener = (row) => el("button", { type: "button", class: "open", "data-open": row.key }, row.name || row.item || row.key);
+const opener = (row) => el("button", { type: "button", class: "open", "data-open": row.key, title: row.name }, called(row));
+// Where there is no room for a column of its own, the interval stands below the probability.
+const chance = (row) => el("span", {}, row.chance ?? "", el("small", { class: "narrow" }, row.between ?? ""));
 const columns = [
-  { id: "name", title: "Problem", value: (row) => row.name, cell: opener },
+  { id: "name", title: "Problem", value: called, cell: opener },
   { id: "label", title: "Class", value: (row) => row.label, when: filled("label"), wide: true },
   { id: "radius", title: "Radius", value: (row) => row.radius, text: (row) => known(row.radius) ? short(row.radius) : "", when: several("radius"), right: true, wide: true },
   { id: "standing", title: "Outcome", value: (row) => row.standing, cell: (row) => el("span", {}, standingMark(row.standing), row.standing), tight: true },
-  { id: "chance", title: "Probability", value: (row) => row.log_prob, text: chance, right: true },
-  { id: "interval", title: "Interval", value: (row) => row.high ?? null, text: interval, tight: true, wide: true },
+  { id: "chance", title: "Probability", value: (row) => row.log_prob, cell: chance, right: true },
+  { id: "interval", title: "Interval", value: (row) => row.high ?? null, text: (row) => row.between ?? "", tight: true, wide: true },
   { id: "scale", title: el("span", { class: "ends" }, el("span", {}, scientific(lowest)), el("span", {}, "1")), cell: onScale, wide: true, when: filled("log_prob") },
   { id: "calls", title: "Calls", value: calls, text: (row) => whole(calls(row)), right: true, wide: true },
 ].filter((column) => column.when !== false);
@@ -48,11 +50,14 @@ for (const [name, select] of Object.entries(choices)) {
   const values = [...counts.keys()];
   if (name === "radius") values.sort((a, b) => a - b);
   select.append(el("option", { value: "" }, "all"));
-  for (const value of values) select.append(el("option", { value }, `${value} (${whole(counts.get(value))})`));
+  for (const value of values) {
+    const text = name === "network" ? data.stems[value] ?? value : value;
+    select.append(el("option", { value }, `${text} (${whole(counts.get(value))})`));
+  }
   select.parentElement.hidden = values.length < 2;
 }
 
-const words = (row) => row.words ??= [row.name, row.label, row.standing, row.reason, ...(row.notes ?? [])].join("\n").toLowerCase();
+const words = (row) => row.words ??= [row.name, called(row), row.label, row.standing, row.reason, ...(row.notes ?? [])].join("\n").toLowerCase();
 const collator = new Intl.Collator("en", { numeric: true });
 const compare = (a, b) => typeof a === "string" ? collator.compare(a, b) : a - b;
 

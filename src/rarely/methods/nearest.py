@@ -1,0 +1,290 @@
+"""The violating input nearest to the middle of the inputs, as far as a short search finds it.
+
+It begins at violations that are known. Where the network has gradients, each of them goes to the nearest point of the
+half-space that its slope shows, again and again, as in Hasofer, Lind (1974) and Rackwitz, Fiessler (1978), with slopes
+averaged, since those of a network jump. Otherwise the points are drawn inwards and moved at random. What is found lies
+near; that nothing lies nearer is not said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rarely.core.batch import Batch
+from rarely.core.evidence import Evidence, Nearest
+from rarely.core.rng import Rng
+from rarely.core.spend import Exhausted
+from rarely.core.witnesses import Witnesses
+from rarely.methods.base import Run, progress
+from rarely.methods.rulers import Ruler, rulers
+
+_NAME = "search for the nearest"
+_FIRM = 1e-4  # of the score in the middle, by which a point violates: no other arithmetic turns it around
+_LOOKED, _STARTS, _FOLLOWED = (
+    16,
+    6,
+    2,
+)  # points whose ways to fail are asked, that set out, and that go on
+_SHORT, _LONG = 5, 18  # steps until the best are chosen, and in all
+_HALF_STEPS = 3  # of the first ones: the plane of a far point says little about the middle
+_BEYOND, _WORSE, _BETTER = 0.02, 1.5, 0.6  # share by which a step aims beyond the plane, after a miss and after a hit
+_LEAST_BEYOND, _MOST_BEYOND = 2e-4, 0.3
+_AVERAGED = 0.5  # how fast the weight of a new slope falls
+_WIDTHS = 0.5, 2.5  # of the normals that are drawn where none are known
+_MEANS = (4, 16, 64)  # of so many of the nearest violations
+_FEW = 0.2  # share of the coordinates that every other move changes
+_ROUNDS, _TRIED = 20, 8  # of random moves, and points tried in each
+_NARROW, _WIDER, _NARROWER = 0.02, 1.4, 0.7  # of the distance gained by a move, and how its length follows success
+_INWARDS = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.97)  # shares of the distance that are tried, and again between two
+
+
+@dataclass(frozen=True)
+class NearestViolation:
+    """At most some 200 calls a problem; `search` starts it from violating inputs that are known."""
+
+    def search(self, batch: Batch, inputs: Sequence[Tensor], normals: Sequence[Tensor | None]) -> Run:
+        """The nearest violation of each problem, from its violating `inputs` (n, *event), or `normals` (n, d) of some.
+
+        Numbers are left as they are: it has random numbers of its own, and says nothing about p.
+        """
+        learnt: list[list[Evidence]] = [[] for _ in range(len(batch))]
+        for rows, ruler in rulers(batch):
+            before = ruler.batch.calls()
+            best = _Best.of(ruler, torch.zeros(len(rows), dtype=batch.dtype, device=batch.device))
+            known = [_known(ruler, k, inputs[row], normals[row]) for k, row in enumerate(rows)]
+            with suppress(Exhausted):
+                _search(ruler, known, best)
+            spent = (ruler.batch.calls() - before).tolist()
+            for k, row in enumerate(rows):
+                learnt[row] = best.evidence(k, known[k], spent[k])
+            yield progress(_NAME, batch, [0.0] * len(batch), 0)
+        return learnt
+
+
+def _known(ruler: Ruler, row: int, inputs: Tensor, normals: Tensor | None) -> Tensor:
+    """The violating points (n, *shape) of one problem, nearest first."""
+    own = ruler.take(torch.tensor([row]))
+    points = own.offsets(inputs.to(ruler.batch.device, ruler.batch.dtype).unsqueeze(0))
+    if points is None:
+        points = inputs.new_zeros(1, 0, *ruler.shape) if normals is None else normals.unsqueeze(0)
+    points = points.to(ruler.batch.device, ruler.batch.dtype)
+    return points[0][own.size(points)[0].argsort()]
+
+
+@dataclass
+class _Best:
+    """The nearest violation of each row of a ruler so far."""
+
+    ruler: Ruler
+    firm: Tensor  # (R,) scores from which a point counts
+    points: Tensor  # (R, *shape)
+    sizes: Tensor  # (R,) inf where there is none
+    scores: Tensor  # (R,)
+
+    @classmethod
+    def of(cls, ruler: Ruler, firm: Tensor) -> _Best:
+        middle = ruler.middle()[:, 0]
+        return cls(ruler, firm, middle, torch.full_like(firm, torch.inf, dtype=torch.float64), torch.zeros_like(firm))
+
+    def see(self, points: Tensor, sizes: Tensor, scores: Tensor) -> Tensor:
+        """Keep what is nearer of points (R, N, *shape); which of them violate, (R, N)."""
+        good = (scores >= self.firm.unsqueeze(1)) & torch.isfinite(sizes)
+        size, which = torch.where(good, sizes, torch.inf).min(1)
+        row = torch.arange(len(points), device=points.device)
+        self._keep(size < self.sizes, points[row, which], size, scores[row, which])
+        return good
+
+    def tried(self, points: Tensor) -> Tensor:
+        """Score points (R, N, *shape) of all rows, and keep what is nearer."""
+        return self.see(points, self.ruler.size(points), self.ruler.batch.score(self.ruler.inputs(points)))
+
+    def rows(self, index: Tensor) -> _Best:
+        i = index.to(self.firm.device)
+        return _Best(self.ruler.take(index), self.firm[i], self.points[i], self.sizes[i], self.scores[i])
+
+    def put(self, index: Tensor, other: _Best) -> None:
+        """What another search has found of some rows, where it is nearer."""
+        for k, row in enumerate(index.tolist()):
+            if other.sizes[k] < self.sizes[row]:
+                self.points[row], self.sizes[row], self.scores[row] = other.points[k], other.sizes[k], other.scores[k]
+
+    def _keep(self, nearer: Tensor, points: Tensor, sizes: Tensor, scores: Tensor) -> None:
+        self.points = torch.where(nearer.reshape(-1, *(1,) * (points.ndim - 1)), points, self.points)
+        self.sizes, self.scores = torch.where(nearer, sizes, self.sizes), torch.where(nearer, scores, self.scores)
+
+    def evidence(self, row: int, known: Tensor, calls: int) -> list[Evidence]:
+        if not math.isfinite(float(self.sizes[row])):
+            return []
+        own = self.ruler.take(torch.tensor([row]))
+        x = own.inputs(self.points[row].reshape(1, 1, *self.ruler.shape))[0].cpu()
+        beyond = float(own.size(known[:1].unsqueeze(0))) if len(known) else math.nan
+        witness = Witnesses(x, self.scores[row : row + 1].cpu())
+        return [Nearest(_NAME, witness, float(self.sizes[row]), self.ruler.unit, beyond, calls)]
+
+
+def _search(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
+    middle = ruler.middle()
+    first = torch.stack([points[0] if len(points) else middle[row, 0] for row, points in enumerate(known)])
+    points = torch.cat([middle, first.unsqueeze(1)], 1)
+    score = ruler.batch.score(ruler.inputs(points))
+    best.firm = _FIRM * score[:, 0].abs()
+    best.see(points, ruler.size(points), score)
+    known = _drawn(ruler, known, best) if ruler.center is None else known
+    starts = [points[_spread(len(points), _LOOKED)] for points in known]
+    if ruler.climbs and getattr(ruler.batch.inputs, "smooth", True):
+        _climb(ruler, starts, best)
+    missed = [k for k, size in enumerate(best.sizes.tolist()) if math.isinf(size) and len(starts[k])]
+    if missed or not ruler.climbs:
+        _wander(ruler, known, best)
+    _draw_in(best)
+
+
+def _spread(count: int, most: int) -> Tensor:
+    """Places of some of so many points: the nearest half of what is chosen, and the rest evenly among the others."""
+    near = min(count, most // 2)
+    rest = torch.linspace(near, count - 1, min(most - near, count - near)).round().long()
+    return torch.cat([torch.arange(near), rest])
+
+
+def _drawn(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> list[Tensor]:
+    """Normals of problems of which none are known: near and far ones, those that violate or come nearest to it."""
+    missing = [row for row, points in enumerate(known) if not len(points)]
+    found = list(known)
+    if missing:
+        part, d = ruler.take(torch.tensor(missing)), ruler.shape[0]
+        wide = torch.linspace(*_WIDTHS, 2 * _LOOKED, dtype=part.batch.dtype, device=part.batch.device)
+        z = wide.reshape(1, -1, 1) * Rng(0, part.batch.device).normal((len(missing), len(wide), d), part.batch.dtype)
+        scores = part.batch.score(part.inputs(z))
+        for k, row in enumerate(missing):
+            order = scores[k].argsort(descending=True)
+            hits = int((scores[k] >= 0).sum())
+            found[row] = z[k][order[: max(hits, _STARTS if ruler.climbs else 0)]]
+    return found
+
+
+def _climb(ruler: Ruler, starts: Sequence[Tensor], best: _Best) -> None:
+    """From some points of each problem to the nearest point of the half-space that each shows, again and again."""
+    owners, ways, points = _chosen(ruler, starts)
+    if not len(owners):
+        return
+    aimed = ruler.take(owners)
+    aimed = replace(aimed, batch=aimed.batch.ways(ways))
+    found = _Best.of(aimed, best.firm[owners.to(best.firm.device)])
+    mean, beyond = torch.zeros_like(points), torch.full_like(points.flatten(2)[:, :, 0], _BEYOND)
+    going = torch.arange(len(owners))
+    with suppress(Exhausted):
+        for step in range(_LONG):
+            if step == _SHORT:
+                going = _nearest_of_each(owners, found.sizes.cpu())
+                points, mean, beyond = (kept[going.to(points.device)] for kept in (points, mean, beyond))
+            here = found.rows(going)
+            score, slope = here.ruler.gradient(points)
+            here.see(points, here.ruler.size(points), score)
+            found.put(going, here)
+            beyond = beyond * torch.where(score >= here.firm.unsqueeze(1), _BETTER, _WORSE)
+            beyond = beyond.clamp(_LEAST_BEYOND, _MOST_BEYOND)
+            goal, mean = _goal(here.ruler, points, score, slope, mean, beyond, step)
+            points = torch.lerp(points, goal, 0.5) if step < _HALF_STEPS else goal
+    best.put(owners, found)
+
+
+def _goal(
+    ruler: Ruler, points: Tensor, score: Tensor, slope: Tensor, mean: Tensor, beyond: Tensor, step: int
+) -> tuple[Tensor, Tensor]:
+    """The nearest point a little beyond where a score would be 0 by its slope, and the mean of slopes so far."""
+    wide = (-1, 1, *(1,) * len(ruler.shape))
+    own = slope / slope.flatten(2).norm(dim=2).clamp_min(1e-30).reshape(wide)
+    mean = torch.lerp(mean, own, 1 / (1 + _AVERAGED * step))
+    turned = ((mean * own).flatten(2).sum(2) <= 0).reshape(wide)  # a mean that points elsewhere is given up
+    mean = torch.where(turned, own, mean)
+    level = (slope * points).flatten(2).sum(2) - score
+    return ruler.nearest(mean, slope, level * (1 + beyond)), mean
+
+
+def _chosen(ruler: Ruler, starts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Whose points set out, to which way to fail, and they (S, 1, *shape): the nearest to each way, then more."""
+    most = max(map(len, starts))
+    if not most:
+        return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), ruler.middle()[:0]
+    rows = [row for row, points in enumerate(starts) if len(points)]
+    part = ruler.take(torch.tensor(rows))
+    padded = torch.stack([starts[row][torch.arange(most) % len(starts[row])] for row in rows])
+    ways = part.batch.parts(part.inputs(padded)).argmax(-1).cpu()
+    owners: list[int] = []
+    places: list[tuple[int, int]] = []
+    for k, row in enumerate(rows):
+        own = ways[k, : len(starts[row])].tolist()
+        first = list(dict.fromkeys(own))
+        order = [own.index(way) for way in first]
+        order += [place for place in range(len(own)) if place not in order]
+        places += [(k, place) for place in order[:_STARTS]]
+        owners += [row] * len(order[:_STARTS])
+    own_row, own_place = (torch.tensor(side) for side in zip(*places, strict=True))
+    chosen = padded[own_row.to(padded.device), own_place.to(padded.device)].unsqueeze(1)
+    return torch.tensor(owners), ways[own_row, own_place], chosen
+
+
+def _nearest_of_each(owners: Tensor, sizes: Tensor) -> Tensor:
+    """Places of the few starts of each problem that have come nearest."""
+    kept: list[int] = []
+    for owner in dict.fromkeys(owners.tolist()):
+        own = (owners == owner).nonzero().squeeze(1)
+        kept += own[sizes[own].argsort()[:_FOLLOWED]].tolist()
+    return torch.tensor(kept)
+
+
+def _wander(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
+    """Without gradients: from the mean of known violations, and the way it shows, by random moves a little inwards."""
+    rows = torch.tensor([row for row, points in enumerate(known) if len(points)])
+    if not len(rows):
+        return
+    most = max(len(known[row]) for row in rows)
+    part, own = ruler.take(rows), best.rows(rows)
+    pool = torch.stack([known[row][torch.arange(most) % len(known[row])] for row in rows])
+    rng = Rng(0, ruler.batch.device)
+    # What violations have in common leads to them; what they differ in only takes them away from the middle.
+    means = [pool[:, :count].mean(1, keepdim=True) for count in (*_MEANS, most) if count <= most]
+    own.tried(torch.cat([pool[:, :_FOLLOWED], *means], 1))
+    if not math.isnan(part.norm):
+        own.tried(torch.cat([part.along(means[-1], share * own.sizes.unsqueeze(1)) for share in _INWARDS[1:]], 1))
+    _draw_in(own)
+    spread = (pool - part.middle()).square().mean(1, keepdim=True).sqrt()
+    length = torch.full((len(rows), 1), 0.5, dtype=ruler.batch.dtype, device=ruler.batch.device)
+    wide = (-1, 1, *(1,) * len(ruler.shape))
+    for _ in range(_ROUNDS):
+        noise = rng.normal((len(rows), _TRIED, *ruler.shape), ruler.batch.dtype)
+        # Half of the moves in a few coordinates alone: most of a network's inputs hardly matter.
+        few = rng.uniform(noise.shape, noise.dtype) < _FEW
+        few[:, ::2] = True
+        moved = part.possible(own.points.unsqueeze(1) + length.reshape(wide) * spread * noise * few)
+        share = (1 - _NARROW * length).expand(-1, _TRIED).double()
+        if not math.isnan(part.norm):
+            share = (share * own.sizes.unsqueeze(1) / part.size(moved).clamp_min(1e-30)).clamp(max=1.0)
+        before = own.sizes.clone()
+        own.tried(part.drawn_in(moved, share))
+        length = length * torch.where((own.sizes < before).unsqueeze(1), _WIDER, _NARROWER)
+    best.put(rows, own)
+
+
+def _draw_in(best: _Best) -> None:
+    """Move the nearest points inwards as far as they violate: at some shares of the distance, then between two."""
+    low = torch.zeros(len(best.sizes), 1, dtype=torch.float64, device=best.sizes.device)
+    high = torch.ones_like(low)
+    start = best.points.unsqueeze(1)
+    if not bool(torch.isfinite(best.sizes).any()):
+        return
+    for _ in range(2):
+        grid = low + (high - low) * low.new_tensor(_INWARDS)
+        tried = best.ruler.drawn_in(start.expand(-1, len(_INWARDS), *best.ruler.shape), grid)
+        good = best.tried(tried)
+        # From the first share on from which all that were tried violate.
+        whole = good.flip(1).cumprod(1).flip(1).bool()
+        first = torch.where(whole, grid, high).amin(1, keepdim=True)
+        below = torch.where(grid < first, grid, low).amax(1, keepdim=True)
+        low, high = below, first
