@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import rarely
 from rarely.inputs import Fixed, Normal, Uniform
-from rarely.systems import System, always, closed_loop, derived
+from rarely.systems import System, always, closed_loop, signal
 
 SECONDS = 30
 NEAR = 500.0  # ft, a near collision
@@ -27,7 +27,7 @@ RANGE = (60261.0, 2 * math.pi, 2 * math.pi, 1100.0, 1200.0)
 
 
 class Advice(nn.Module):
-    """States (n, 7) -> advice (n, 1), 0 to 4: the lowest score of the network for the last advice."""
+    """States (n, 8) -> advice (n, 1), 0 to 4: the lowest score of the network for the last advice."""
 
     middle: Tensor
     range: Tensor
@@ -39,7 +39,7 @@ class Advice(nn.Module):
         self.register_buffer("range", torch.tensor(RANGE))
 
     def forward(self, state: Tensor) -> Tensor:
-        x, y, course, speed, other_course, other_speed, last = state.unbind(1)
+        x, y, course, speed, other_course, other_speed, last, _ = state.unbind(1)
         bearing = wrapped(torch.atan2(y, x) - course)
         seen = torch.stack((torch.hypot(x, y), bearing, wrapped(other_course - course), speed, other_speed), 1)
         scaled = ((seen - self.middle) / self.range).reshape(-1, 1, 1, 5)
@@ -52,14 +52,17 @@ def wrapped(angle: Tensor) -> Tensor:
 
 
 def fly(state: Tensor, advice: Tensor, wander: Tensor) -> Tensor:
-    """A second on: where the intruder is relative to the own aircraft, and both courses."""
-    x, y, course, speed, other_course, other_speed, _ = state.unbind(1)
+    """A second on: where the intruder is relative to the own aircraft, both courses, and how near they came."""
+    x, y, course, speed, other_course, other_speed, _, _ = state.unbind(1)
     turn = torch.tensor(TURNS).to(state)[advice[:, 0].long()] + wander[:, 1]
     course = course + math.pi / 180 * turn
     other_course = other_course + math.pi / 180 * wander[:, 0]
-    x = x + other_speed * torch.cos(other_course) - speed * torch.cos(course)
-    y = y + other_speed * torch.sin(other_course) - speed * torch.sin(course)
-    return torch.stack((x, y, course, speed, other_course, other_speed, advice[:, 0]), 1)
+    dx = other_speed * torch.cos(other_course) - speed * torch.cos(course)
+    dy = other_speed * torch.sin(other_course) - speed * torch.sin(course)
+    # They close in by 1,000 ft in a second: the nearest point of the way counts, not its ends.
+    part = (-(x * dx + y * dy) / (dx.square() + dy.square())).clamp(0, 1)
+    nearest = torch.hypot(x + part * dx, y + part * dy)
+    return torch.stack((x + dx, y + dy, course, speed, other_course, other_speed, advice[:, 0], nearest), 1)
 
 
 def encounters(folder: Path, wander: float) -> System:
@@ -71,7 +74,7 @@ def encounters(folder: Path, wander: float) -> System:
         initial={
             "ahead": Uniform(8_000, 12_000), "aside": Uniform(-2_000, 2_000), "course": Fixed(0.0),
             "speed": Fixed(500.0), "course of the other": Normal(math.pi, 0.05), "speed of the other": Normal(500, 20),
-            "last advice": Fixed(0.0),
+            "last advice": Fixed(0.0), "distance": Fixed(10_000.0),
         },
         disturbance={"turn of the other": Normal(0, wander), "error of the turn": Normal(0, 0.3)},
     )  # fmt: skip
@@ -85,7 +88,7 @@ def main() -> None:
     if not folder.is_dir():
         print(f"{folder} is not there: set RARELY_DATA to the folder of the data, whose acasxu/onnx has the networks")
         return
-    apart = always(derived("distance", torch.hypot, "ahead", "aside") > NEAR)
+    apart = always(signal("distance") > NEAR)
     for wander in (6.0, 3.0):
         system = encounters(folder, wander)
         problem = system.problem(apart, f"an intruder that turns by {wander:g}°/s")

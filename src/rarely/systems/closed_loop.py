@@ -70,7 +70,7 @@ def closed_loop(
         named(actions, None, action.shape[1], "action"),
         named(disturbances, first, laws.width, "disturbance"),
     )
-    return System(Rollout(laws, steps, fixed, world, controller, watcher), laws.inputs, names, laws.start, step)
+    return System(Rollout(laws, steps, fixed, world, controller, watcher), laws.inputs, names, step)
 
 
 class Rollout(nn.Module):

@@ -62,7 +62,7 @@ def environment(
         named(actions, None, rollout.controller[1], "action"),
         named(disturbances, first, laws.width, "disturbance"),
     )
-    return System(rollout, laws.inputs, names, laws.start, step, rollout.render if rollout.draws else None)
+    return System(rollout, laws.inputs, names, step, rollout.render if rollout.draws else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class EnvironmentRollout:
         watch()
         for k in range(self.steps):
             now = shocks[:, k] if self.laws.width else nothing
-            with torch.no_grad():
+            with torch.no_grad(), policy.evaluating():
                 answer = policy.call(torch.from_numpy(world.noticed(seen, now)).to(policy.dtype)).cpu().numpy()
             wanted = world.actions(answer)
             # Once an episode is over its signals hold, and nothing more is done.

@@ -111,9 +111,11 @@ class _Each:
         return after, over
 
     def picture(self) -> Array:
+        from gymnasium.error import DependencyNotInstalled
+
         try:
             drawn = self.environments[0].render()
-        except ImportError as error:
+        except DependencyNotInstalled as error:
             raise MissingExtra(f"the environment cannot be drawn: {error}") from error
         return np.asarray(drawn)
 

@@ -27,7 +27,7 @@ _PROBE = 2  # inputs that show whether a rollout repeats itself
 
 @dataclass(frozen=True)
 class System:
-    """A closed loop of `steps` steps, as one network: its inputs are the first state and every disturbance.
+    """Something that acts over time, as one network: its inputs are the first state, then the disturbances by step.
 
     Made by `closed_loop` or `environment`.
     """
@@ -35,7 +35,6 @@ class System:
     rollout: Any  # inputs (n, d) -> signals (n, K, steps + 1)
     inputs: InputModel
     names: Names
-    start: int  # numbers of an input that are the first state; the rest are disturbances, step by step
     step: float = 1.0  # time between moments
     render: Callable[[Tensor], Sequence[Picture]] | None = None  # one input (d,) -> pictures
 

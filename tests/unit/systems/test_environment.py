@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +149,22 @@ def test_a_witness_is_replayed_and_drawn() -> None:
     assert len(trajectory.film(pictures=4).axes) == 4
 
 
+def test_what_is_missing_for_pictures_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    system = carts()
+    with pytest.raises(MissingExtra, match="the environment cannot be drawn"):
+        system.replay(system.inputs.center, pictures=True)
+
+
+def test_a_policy_in_training_mode_acts_as_in_use() -> None:
+    policy = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Dropout(0.5))
+    with pytest.warns(UserWarning, match="training mode"):
+        system = carts(policy=policy)
+    x = system.inputs.sample(3, Rng(0))
+    assert torch.equal(system.signals(x), system.signals(x))
+    assert policy.training
+
+
 def test_an_environment_that_draws_by_itself_is_refused() -> None:
     with pytest.raises(InputError, match="gave two different trajectories"):
         environment(
@@ -178,13 +195,13 @@ def test_what_is_wrong_is_said(wrong: Callable[[], object], error: type[Exceptio
 
 
 def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(MissingExtra, match=r"pip install 'rarely\[gymnasium\]'"):
         carts()
 
 
 def test_without_stable_baselines_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "stable_baselines3", None)
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     path = tmp_path / "ppo.zip"
     path.write_bytes(b"")
     with pytest.raises(MissingExtra, match=r"pip install 'rarely\[policies\]'"):
