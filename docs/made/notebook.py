@@ -20,9 +20,7 @@ def _parts() -> dict[str, Any]:
     network = rarely.load_network(assets() / "signs.onnx")
     property = rarely.Misclassification(int(labels[2]))
     problems = [
-        rarely.Problem(
-            network, property, rarely.LpBall(pictures[2], eps, clip=(0, 1)), f"{names[2]}, radius {eps}"
-        )
+        rarely.Problem(network, property, rarely.LpBall(pictures[2], eps, clip=(0, 1)), f"{names[2]}, radius {eps}")
         for eps in (0.2, 0.1)
     ]
     estimates = rarely.estimate(problems)
