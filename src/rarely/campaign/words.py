@@ -30,7 +30,7 @@ def in_words(problem: Problem) -> dict[str, str]:
     shape = " × ".join(map(str, problem.inputs.event_shape)) or "one number"
     dtype = str(problem.adapted.dtype).removeprefix("torch.")
     return {
-        "network": f"inputs {shape}, {problem.outputs} outputs, in {dtype}",
+        "network": f"inputs {shape}, {problem.outputs} output{'s' * (problem.outputs != 1)}, stored in {dtype}",
         "property": property_in_words(problem.property),
         "inputs": inputs_in_words(problem.inputs),
     }
@@ -129,7 +129,7 @@ def _corrupted(model: Corruptions) -> str:
         low, high = (float(end) for end in law.support)
         told.append(f"{kind} {type(law).__name__.lower()} in [{low:g}, {high:g}]" if math.isfinite(high - low) else
                     f"{kind} {type(law).__name__.lower()}")  # fmt: skip
-    return f"one picture with {', '.join(told)}; each independent of the others"
+    return f"one picture with {', '.join(told)}{', independent of each other' * (len(told) > 1)}"
 
 
 def _mixture(model: Mixture) -> str:
