@@ -72,6 +72,8 @@ class MadeUp:
 
     def completed(self, timeout: float) -> list[ChunkAnswer]:
         chunk = self._waiting.pop()
+        if chunk.rehearsal:
+            return [ChunkAnswer(chunk)]
         self._known = self._known or solve(chunk)
         return [ChunkAnswer(chunk, self._known[: len(chunk.tasks)])]
 

@@ -52,7 +52,8 @@ def measure(
     problem: rarely.Problem, truth: float, method: str, estimator: Estimator, seeds: int, device: str, group: int = 0
 ) -> Row:
     """Run `seeds` copies of a problem, `group` at a time (all at once by default), and compare with the truth."""
-    started, results = time.monotonic(), []
+    started = time.monotonic()
+    results: list[rarely.Estimate] = []
     size = group or seeds
     for first in range(0, seeds, size):
         copies = [problem] * min(size, seeds - first)

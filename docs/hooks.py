@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from latex2mathml.converter import convert
-from made import api, commands, examples, keys, plan, steps
+from made import api, commands, examples, keys, notebook, plan, steps
 
 _MARK = re.compile(r"^<!-- made: (\S+)(.*?) -->$", re.MULTILINE)
 _FORMULA = re.compile(r'<(?:span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</(?:span|div)>', re.DOTALL)
@@ -24,6 +24,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "estimate-keys": keys.estimate_keys,
     "estimate-schema": keys.estimate_schema,
     "examples": examples.example_table,
+    "notebook": notebook.shown,
     "plan": plan.plan_tables,
     "steps": steps.step_table,
 }

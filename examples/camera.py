@@ -1,4 +1,4 @@
-"""How often does a camera make a classifier fail? Rotation, blur and light; photon noise; dead pixels.
+"""For machine learning engineers: how often does a camera make a classifier fail? Blur and light, noise, dead pixels.
 
 Run it with `python examples/camera.py`. It prints what happens to a picture, and how often the shipped network then
 sees another sign. `--figure FILE` draws a few of the corrupted pictures instead.

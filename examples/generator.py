@@ -1,4 +1,4 @@
-"""Inputs from a generator: how often does a classifier disagree with the sign that a decoder was asked to draw?
+"""For researchers: how often does a classifier disagree with the sign that a generator was asked to draw?
 
 Run it with `python examples/generator.py`. A small decoder learns to draw squares in a few seconds; then its latent is
 the distribution of the inputs. A VAE's or a GAN's decoder goes in the same place.

@@ -1,4 +1,4 @@
-"""A table with numbers, integers and categories: how often does a scoring rule lend to the poorest?
+"""For data scientists: how often does a scoring rule lend to the poorest? A table of numbers, integers and categories.
 
 Run it with `python examples/loan_table.py`. The model is a black box, in the manner of a fitted scikit-learn pipeline;
 the distribution of the applicants is fitted to a table of past ones.

@@ -1,4 +1,4 @@
-"""How fast does a classifier's error fall as noise gets weaker? A sweep over images and radii, as one batch.
+"""For machine learning engineers: how fast does a classifier's error fall as noise gets weaker? Many radii at once.
 
 Run it with `python examples/radii_sweep.py`. It writes radii.csv beside you.
 """

@@ -1,4 +1,4 @@
-"""A release gate: let a network pass only when its failure probability is below a threshold, with a stated error.
+"""For machine learning engineers: may this network be released? Only if it fails less often than agreed.
 
 Run it with `python examples/release_gate.py`. It exits with 0 when every requirement is accepted, else with 1,
 so a continuous-integration job can call it as it is.

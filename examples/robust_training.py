@@ -1,4 +1,4 @@
-"""Train with the inputs that a network gets wrong, and watch the probability of failure fall.
+"""For machine learning engineers: how much does it help to train with the inputs that a network gets wrong?
 
 Run it with `python examples/robust_training.py` for a taste of a few seconds, and with `--full` for the table and
 the figure of docs/how-to/train-with-violations.md (minutes). Three trainings start from the shipped network and take

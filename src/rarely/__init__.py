@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # `as`: type checkers then take the names as exported
     from rarely.campaign.campaign import Campaign as Campaign
+    from rarely.core.calls import vectorize as vectorize
     from rarely.core.errors import RarelyError as RarelyError
     from rarely.core.execution import Execution as Execution
     from rarely.core.problem import Problem as Problem
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # `as`: type checkers then take the names as exported
 
 _NAMES = {
     "rarely.campaign.campaign": ("Campaign",),
+    "rarely.core.calls": ("vectorize",),
     "rarely.core.errors": ("RarelyError",),
     "rarely.core.execution": ("Execution",),
     "rarely.core.problem": ("Problem",),

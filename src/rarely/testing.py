@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rarely.core.problem import Problem
-from rarely.questions.threshold import Ruling, certify
+from rarely.questions.threshold import Decision, Ruling, certify
+
+# Who is told of every decision: the report of `pytest --rarely-report` is made from what passes here.
+listeners: list[Callable[[Problem, Decision], None]] = []
 
 
 def assert_rarely(
@@ -12,9 +17,12 @@ def assert_rarely(
     """Raise AssertionError unless p < p_max is accepted, by proof, rigorous bound or test at `confidence`.
 
     The message shows a violating input when there is one. An undecided test fails too: it is not an acceptance.
+    `pytest --rarely-report FILE.json` keeps the decisions of a session.
     """
     __tracebackhide__ = True  # pytest shows the caller's line, not this one
     decision = certify(problem, p_max, confidence, timeout=timeout, seed=seed)
+    for listener in listeners:
+        listener(problem, decision)
     if decision.ruling is Ruling.ACCEPTED:
         return
     name = f"{problem.name}: " if problem.name else ""

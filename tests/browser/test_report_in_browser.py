@@ -99,6 +99,17 @@ def test_everything_about_one_problem(open_page) -> None:
     assert browser.console() == []
 
 
+def test_table_and_cards_print_the_same_number(open_page) -> None:
+    """0.9985 is in the middle between two texts, and what Python and the page make of it must not differ."""
+    for p in (0.9985, 0.0125, 1e-100):
+        record = made.record(0, made.violated(math.log(p)))
+        browser = open_page([record])
+        card, table = browser.see(".card .interval").text, browser.see("#table tbody tr").text
+        written = card.partition(",")[0].removeprefix("p = ")
+        assert written == scientific(math.log(p))
+        assert f" {written} " in f" {' '.join(table.split())} "
+
+
 def test_a_link_to_a_problem(open_page) -> None:
     browser = open_page(list(made.records(60)))
     address = browser.driver.current_url

@@ -32,3 +32,13 @@ def test_undecided_has_its_own_code(rarely):
 def test_a_bad_threshold_is_an_error(rarely):
     done = rarely("certify", assets() / "cruise.onnx", assets() / "brake-30m.vnnlib", "--p-max", "2", code=2)
     assert "p_max" in done.stderr
+
+
+def test_a_network_that_ends_the_program_is_not_accepted(rarely, tmp_path):
+    """Scripts end with `sys.exit(main())`: their exit code 0 was ours, which means accepted."""
+    asked = (assets() / "brake-30m.vnnlib", "--p-max", "1e-9")
+    for source in ("import sys\nsys.exit(0)\n", "import sys\ndef net(x):\n    sys.exit(0)\n"):
+        (tmp_path / "net.py").write_text(source)
+        done = rarely("certify", f"{tmp_path}/net.py:net", *asked, code=2)
+        assert "SystemExit: 0" in done.stderr
+        assert "Traceback" not in done.stderr

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from rarely import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
-from rarely.core.input_model import stack_inputs
+from rarely.core.input_model import kept_normals, stack_inputs
 from rarely.core.rng import Rng
 from rarely.core.stacking import place, take
 from rarely.inputs import (
@@ -28,6 +28,7 @@ from rarely.inputs import (
     OneHot,
     PixelDropout,
     PoissonNoise,
+    Product,
     Tabular,
     Uniform,
     adapt_inputs,
@@ -110,6 +111,7 @@ def _interpolated(data: list[float]) -> Cdf:
 
 COVARIANCE = [[1.0, 0.6, 0.0], [0.6, 2.0, -0.3], [0.0, -0.3, 0.5]]
 CORNER = [0.0] * 20 + [1.0] * 10 + [0.5] * 20  # many coordinates at a bound of [0, 1]
+STEP = Gaussian([2.0, 0.0], [1.0, 3.0])  # the same object three times in a product
 CASES: dict[str, Case] = {
     "box": Case(Box([-1.0, 2.0], [0.5, 2.5]), {0: _uniform(-1, 0.5), 1: _uniform(2, 2.5)}),
     "box, fixed coordinate": Case(Box([-1.0, 3.0], [1.0, 3.0]), {0: _uniform(-1, 1)}, fixed=(1,)),
@@ -135,6 +137,9 @@ CASES: dict[str, Case] = {
     "l1 ball, cut to an orthant": Case(LpBall(torch.zeros(50), 0.5, 1, clip=(0.0, 1.0)), {0: _half(_l1(0, 0.5, 50))}),
     "l2 ball, cut on 30 sides": Case(
         LpBall(CORNER, 0.4, 2, clip=(0.0, 1.0)), {0: _half(_l2(0, 0.4, 50)), 49: _l2(0.5, 0.4, 50)}
+    ),
+    "l2 ball, cut near its middle": Case(  # in coordinates that have no simple law, and one that has
+        LpBall([0.5] * 20 + [0.04] * 5 + [0.98] * 5, 0.3, 2, clip=(0.0, 1.0)), {}
     ),
     "l1 ball, cut on 30 sides": Case(
         LpBall(CORNER, 0.4, 1, clip=(0.0, 1.0)), {0: _half(_l1(0, 0.4, 50)), 49: _l1(0.5, 0.4, 50)}
@@ -212,6 +217,17 @@ CASES: dict[str, Case] = {
         {0: _interpolated([18.0, 20.0, 30.0, 31.0, 70.0]), 6: _uniform(-1, 4), 7: stats.norm(3, 2).cdf},
         fixed=(2, 4), density=False,
     ),
+    "product": Case(
+        Product([Box([[-1.0, 2.0]], [[0.5, 2.5]]), STEP, STEP, STEP, LpBall([0.2, 0.9], 0.3, 2)]),
+        {0: _uniform(-1, 0.5), 2: stats.norm(2, 1).cdf, 7: stats.norm(0, 3).cdf, 8: _l2(0.2, 0.3, 2)},
+    ),
+    "product with a user's object": Case(
+        Product([STEP, Exponentials(), Box([0.0], [1.0])]),
+        {1: stats.norm(0, 3).cdf, 2: stats.expon.cdf, 4: _uniform(0, 1)},
+    ),
+    "product with numbers alone": Case(
+        Product([torch.distributions.Gamma(2.0, 1.0), Box(0.0, 1.0)]), {0: stats.gamma(2).cdf, 1: _uniform(0, 1)}
+    ),
     "user's generator": Case(
         adapt_inputs(Latent()), {0: stats.norm(0, 2**0.5).cdf, 1: stats.lognorm(1).cdf}, density=False
     ),
@@ -226,8 +242,7 @@ mapped = pytest.mark.parametrize(
 
 
 def _normals(model: InputModel, n: int, seed: int) -> Tensor:
-    assert model.normal_dim is not None
-    return Rng(seed).normal((n, model.normal_dim))
+    return kept_normals(model, (n,), Rng(seed), torch.float32)
 
 
 def assert_law(case: Case, x: Tensor) -> None:
@@ -310,6 +325,15 @@ def test_the_same_seed_draws_the_same_inputs(case: Case) -> None:
     assert torch.equal(case.model.sample(5, Rng(3)), case.model.sample(5, Rng(3)))
 
 
+def test_parts_of_a_product_are_independent() -> None:
+    """Also those of the same object, which are drawn at once: no correlation of any two of its eight numbers."""
+    product = Product([STEP, STEP, STEP, Box([0.0, 0.0], [1.0, 1.0])])
+    for x in (product.sample(N, Rng(7)), product.from_normal(_normals(product, N, 8))):
+        correlation = np.corrcoef(x.double().numpy().T) - np.eye(8)
+        assert np.abs(correlation).max() < 5.5 / math.sqrt(N)  # the largest of 28, each at five sigma
+    assert product.event_shape == (8,)
+
+
 def test_models_with_different_numbers_stack() -> None:
     balls = [LpBall([0.0, 0.0], 1.0, 2), LpBall([5.0, 5.0], 0.1, 2)]
     stacked = stack_inputs(balls)
@@ -347,7 +371,7 @@ def test_a_cut_ball_is_uniform(norm: int, center: tuple[float, float]) -> None:
     """Against plain rejection from the square around it: shares of a 4 x 4 grid, and both marginals."""
     radius, generator = 0.3, np.random.default_rng(0)
     model = LpBall(list(center), radius, norm, clip=(0.0, 1.0))
-    assert model.normal_dim is None
+    assert (model.normal_dim is None) == (norm == 1)
     square = generator.uniform(-radius, radius, (400_000, 2))
     inside = square[np.linalg.norm(square, norm, axis=1) <= radius] + center
     reference = inside[((inside >= 0) & (inside <= 1)).all(1)]

@@ -15,6 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 import rarely.kernels.langevin
+import rarely.kernels.pcn
 import rarely.kernels.random_walk
 from rarely import Box, Execution, Gaussian, LpBall, Mixture, Problem, TruncatedGaussian
 from rarely.core.batch import Batch
@@ -69,6 +70,7 @@ TARGETS: dict[str, Target] = {
     "truncated gaussian": Target(TruncatedGaussian([0.0, 0.0], 1.0, [-1.0, 0.5], [1.0, 3.0]), _sum, 2.0),
     "l2 ball": Target(LpBall(torch.zeros(3), 1.0, 2), _first, 0.4),
     "l1 ball": Target(LpBall(torch.zeros(3), 1.0, 1), _first, 0.3),
+    "l2 ball, some normals kept": Target(LpBall([0.5, 0.5, 0.05, 0.0], 0.4, 2, clip=(0.0, 1.0)), _first, 0.7),
     "mixture": Target(Mixture([Gaussian([0.0, 0.0], 1.0), Gaussian([2.0, 0.0], 0.5)], [0.7, 0.3]), _first, 1.5),
 }
 INPUT_TARGETS: dict[str, Target] = {
@@ -219,3 +221,9 @@ def test_langevin_without_its_metropolis_ratio_fails(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rarely.kernels.langevin, "_tilt", lambda push, noise: push.new_zeros(push.shape[:-1]))
     with pytest.raises(AssertionError, match="pvalue"):
         check_invariance(Langevin(), TARGETS["half-space of a gaussian"])
+
+
+def test_pcn_without_the_chances_of_normals_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rarely.kernels.pcn, "allowed", lambda batch, old, new, ok, rng: ok)
+    with pytest.raises(AssertionError, match="pvalue"):
+        check_invariance(PCN(), TARGETS["l2 ball, some normals kept"])

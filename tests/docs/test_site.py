@@ -70,11 +70,13 @@ def test_formulas_are_drawn_and_code_is_not_taken_for_them(site: Path) -> None:
 
 def test_every_example_is_listed_and_users_find_theirs(site: Path) -> None:
     html = (site / "examples.html").read_text(encoding="utf-8")
-    rows = re.findall(r"<tr>\s*<td>(.*?)</td>\s*<td><code>(.*?)</code></td>\s*<td>(.*?)</td>", html)
+    rows = re.findall(r"<tr>\s*<td>(.*?)</td>\s*<td><code>(.*?)</code><br ?/?>(.*?)</td>", html)
     assert sorted(script for _, script, _ in rows) == sorted(
         f"examples/{p.name}" for p in (ROOT / "examples").glob("*.py")
     )
-    assert {who for who, _, _ in rows} >= {"machine learning engineers", "control engineers", "researchers"}
+    assert {who for who, _, _ in rows} >= {
+        "machine learning engineers", "data scientists", "control engineers", "safety assessors", "researchers"
+    }  # fmt: skip
     assert all(what for _, _, what in rows)
 
 

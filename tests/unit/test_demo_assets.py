@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from rarely import demo
@@ -46,7 +47,7 @@ def test_assets_are_small():
 
 
 def test_no_asset_is_orphaned():
-    used = {"demo.json", "signs.npz", "detector.onnx", "segmentation.onnx"}
+    used = {"demo.json", "signs.npz", "detector.onnx", "segmentation.onnx", "pendulum.onnx", "cart-pole.onnx"}
     for problem in PROBLEMS.values():
         used |= {path.name for path in (problem.network, problem.property) if path is not None}
     assert {path.name for path in demo.assets().iterdir()} == used
@@ -180,3 +181,18 @@ def test_scenes_are_what_they_say():
         for (x1, y1, x2, y2), label in zip(boxes.astype(int), labels, strict=True):
             rows, columns = np.nonzero(classes == 1 + label)
             assert (rows.min(), rows.max() + 1, columns.min(), columns.max() + 1) == (y1, y2, x1, x2)
+
+
+@pytest.mark.parametrize(("name", "states", "outputs"), [("pendulum.onnx", 2, 1), ("cart-pole.onnx", 4, 2)])
+def test_the_policies_hold_what_they_were_trained_to_hold(name, states, outputs):
+    """Two seconds from near the balance, without disturbances, in equations of the demo."""
+    from rarely.demo.mechanics import cart_pole, pendulum
+
+    state = torch.full((1, states), 0.03)
+    for _ in range(100):
+        answer = torch.from_numpy(run(demo.assets() / name, state.numpy()))
+        assert answer.shape == (1, outputs)
+        push = answer if outputs == 1 else torch.tanh(answer[:, 1:] - answer[:, :1])
+        state = pendulum(state, push) if outputs == 1 else cart_pole(state, push, torch.zeros(1, 1))
+    angle = state[0, 0 if outputs == 1 else 2]
+    assert abs(float(angle)) < 0.1

@@ -121,6 +121,7 @@ class _State:
             return
         cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
         held = [*zip(value.__code__.co_freevars, cells, strict=False), ("defaults", value.__defaults__)]
+        held += [("defaults of names", value.__kwdefaults__), ("attributes", vars(value))]
         held += [
             (word, value.__globals__[word]) for word in sorted(_words(value.__code__)) if word in value.__globals__
         ]

@@ -14,8 +14,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from rarely import __version__
 from rarely.campaign.driver import Driver, Standing, Watch
 from rarely.campaign.engines import Engine, LocalEngine
@@ -24,10 +22,12 @@ from rarely.campaign.host import OUT_OF_TIME, Limits
 from rarely.campaign.plan import read_plan
 from rarely.campaign.store import Header, Store
 from rarely.campaign.tasks import Chunk, digest
-from rarely.campaign.work import build_problem, estimator_of
+from rarely.campaign.versions import versions
+from rarely.campaign.work import estimator_of
 from rarely.campaign.writer import Writer, locked, put_aside
 from rarely.core.errors import InputError, RarelyError
 
+_MOST_WORKERS = 1024  # processes on this machine
 _GUESSED = -20.0  # log p for which the cost of a plan is guessed
 
 
@@ -101,8 +101,8 @@ class Campaign:
         folder = Path(out)
         if scheduler is not None and engine != "dask":
             raise InputError("a scheduler belongs to the engine dask; add engine='dask' (--engine dask)")
-        if workers is not None and workers < 1:
-            raise InputError(f"workers must be at least 1, got {workers}")
+        if workers is not None and not 1 <= workers <= _MOST_WORKERS:
+            raise InputError(f"workers must be from 1 to {_MOST_WORKERS:,}, got {workers}")
         with ExitStack() as stack:
             stack.enter_context(locked(folder))
             if new:
@@ -125,11 +125,12 @@ class Campaign:
                 before = Standing(len(self), len(self) - left, 0, 0, 0, 0, 0.0)
             missing = self._missing(writer, device, failed_too=not retry_failed)
             if (first := next(missing, None)) is not None:
-                self._rehearse()
                 limits = Limits(self.plan.budget.seconds, self.plan.budget.chunk_seconds)
                 runs_on = _engine(engine, workers or os.cpu_count() or 1, scheduler, device, limits)
                 stack.callback(runs_on.close)
-                Driver(writer, runs_on, self.plan.campaign.seed, before, watch).run(chain([first], missing))
+                driver = Driver(writer, runs_on, self.plan.campaign.seed, before, watch)
+                driver.rehearse(self.expansion.rehearsals(device))
+                driver.run(chain([first], missing))
         return Store.open(folder)
 
     def _missing(self, writer: Writer, device: str, *, failed_too: bool) -> Iterator[Chunk]:
@@ -137,23 +138,12 @@ class Campaign:
             if not writer.finished(chunk.tasks, failed_too=failed_too):
                 yield chunk
 
-    def _rehearse(self) -> None:
-        """Build the first and the last problem of each source.
-
-        Where neither can be built, a wrong shape, say, the run should end now and not fail every problem.
-        """
-        for first, last in self.expansion.samples():
-            try:
-                build_problem(first)
-            except RarelyError:
-                build_problem(last)
-
     def _fingerprint(self, device: str) -> dict[str, str]:
-        return {**self.expansion.fingerprint, "device": device, "rarely": __version__, "torch": torch.__version__}
+        return {**self.expansion.fingerprint, "device": device, **versions()}
 
     def _header(self, command: str, fingerprint: dict[str, str]) -> Header:
         versions = {
-            "rarely": fingerprint["rarely"],
+            "rarely": __version__,
             "torch": fingerprint["torch"],
             "python": platform.python_version(),
             "platform": platform.platform(),

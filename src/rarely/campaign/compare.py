@@ -11,10 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from heapq import nlargest
+from pathlib import Path
 from statistics import fmean, median, stdev
+from tempfile import gettempdir
 from typing import Any, Protocol
 
 from rarely.campaign.store import Record, Store
+from rarely.campaign.trouble import explained
 from rarely.core.errors import InputError
 from rarely.questions.result import Outcome, scientific
 from rarely.stats.intervals import incomplete_beta, student_quantile
@@ -214,7 +217,7 @@ def _matches(a: Store, b: Store) -> StoreMatches:
     """By a table of SQLite's own, which goes to disk where it is large."""
     by_name = any(len({row[3] for row in store.rows()}) > 1 for store in (a, b))
     places = array("q"), array("q")
-    with closing(sqlite3.connect("")) as tables:
+    with explained(Path(gettempdir())), closing(sqlite3.connect("")) as tables:
         sizes = []
         for side, store in (("a", a), ("b", b)):
             tables.execute(

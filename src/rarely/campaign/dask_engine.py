@@ -14,13 +14,12 @@ import time
 from collections.abc import Coroutine, Iterator
 from concurrent import futures
 from contextlib import ExitStack, contextmanager, suppress
-from importlib import metadata
 from typing import Any
 
-from rarely import __version__
 from rarely.campaign.dask_worker import OwnWorkers
 from rarely.campaign.host import Limits
 from rarely.campaign.tasks import Chunk, ChunkAnswer
+from rarely.campaign.versions import versions
 from rarely.core.errors import InputError, MissingExtra, RarelyError
 
 _AHEAD = 2  # chunks for each place in the cluster: one runs, one is on its way
@@ -56,7 +55,6 @@ class DaskEngine:
                 self._own = OwnWorkers(self._address, workers)
                 stack.callback(self._own.close)
             self._open = stack.pop_all()
-        self._wanted = {"rarely": __version__, "torch": metadata.version("torch")}
         self._arrived: queue.Queue[tuple[Any, Any]] = queue.Queue()
         self._running: dict[Any, Chunk] = {}
         self._later: list[Chunk] = []  # what a scheduler forgot, or what waits for the first worker
@@ -119,7 +117,7 @@ class DaskEngine:
             return
         self._count += 1
         future = self._client.submit(
-            _on_worker, pickle.dumps(chunk), self._limits.of(chunk), self._wanted, pure=False,
+            _on_worker, pickle.dumps(chunk), self._limits.of(chunk), versions(), pure=False,
             key=f"rarely-{chunk.number}-{self._count}", resources={"GPU": 1} if self._gpus else None,
         )  # fmt: skip
         self._running[future] = chunk
@@ -160,12 +158,14 @@ class DaskEngine:
         if isinstance(found, asyncio.CancelledError | futures.CancelledError):
             self._later.append(chunk)
             return None
+        if isinstance(found, RarelyError):  # a worker that cannot work
+            raise found
         if isinstance(found, BaseException):  # its workers were lost too often, or Dask gave up
             return ChunkAnswer(chunk, failure=f"{type(found).__name__}: {found}")
-        solved, failure = pickle.loads(found)
+        solved, failure, refused = pickle.loads(found)
         if solved is None:
             raise RarelyError(f"{failure}. Install the same there as here; what is finished is kept")
-        return ChunkAnswer(chunk, solved, failure)
+        return ChunkAnswer(chunk, solved, failure, refused)
 
     def close(self) -> None:
         self._open.close()
@@ -196,18 +196,18 @@ def _on_worker(content: bytes, limit: float | None, wanted: dict[str, str]) -> b
     """
     import pickle
     import socket
-    from importlib import metadata
 
     try:
-        from rarely import __version__ as installed
         from rarely.campaign.dask_worker import answer_in_host
+        from rarely.campaign.versions import versions
 
-        found = {"rarely": installed, "torch": metadata.version("torch")}
+        found = versions()
     except ImportError as error:
-        return pickle.dumps((None, f"a Dask worker on {socket.gethostname()} cannot use rarely ({error})"))
+        return pickle.dumps((None, f"a Dask worker on {socket.gethostname()} cannot use rarely ({error})", True))
     if found != wanted:
-        here, there = (", ".join(f"{name} {version}" for name, version in each.items()) for each in (wanted, found))
-        return pickle.dumps((None, f"a Dask worker on {socket.gethostname()} has {there}; the driver has {here}"))
+        differ = [name for name in wanted if found.get(name) != wanted[name]]
+        here, there = (", ".join(f"{name} {each.get(name)}" for name in differ) for each in (wanted, found))
+        return pickle.dumps((None, f"a Dask worker on {socket.gethostname()} has {there}; the driver has {here}", True))
     return answer_in_host(content, limit)
 
 

@@ -44,7 +44,7 @@ def answer_in_host(content: bytes, limit: float | None) -> bytes:
 
 
 def packed(answer: ChunkAnswer) -> bytes:
-    return pickle.dumps((answer.solved, answer.failure))
+    return pickle.dumps((answer.solved, answer.failure, answer.refused))
 
 
 class OwnWorkers:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rarely.campaign.engines import Engine, MayWait
 from rarely.campaign.host import OUT_OF_TIME
 from rarely.campaign.tasks import Chunk, ChunkAnswer, make_chunk
 from rarely.campaign.writer import TaskResult, Writer
+from rarely.core.errors import InputError
 
 TRIES = 3
 _PATIENCE = 0.5  # seconds between two words when nothing arrives
@@ -57,6 +58,25 @@ class Driver:
         self._total, self._done, self._failed, self._late = before.total, before.done, before.failed, before.late
         self._running = self._calls = self._fresh = 0
         self._started = time.monotonic()
+
+    def rehearse(self, samples: Iterable[tuple[Chunk, Chunk]]) -> None:
+        """Build the first and the last problem of each source, where they will run.
+
+        Where neither can be built, a wrong shape, say, the run should end now and not fail every problem. Not in this
+        process: a network may hang or end it. What does is met again in the run, which fails it alone.
+        """
+        for first, last in samples:
+            if self._tried(first).refused and (answer := self._tried(last)).refused:
+                raise InputError(answer.failure)
+
+    def _tried(self, chunk: Chunk) -> ChunkAnswer:
+        waiting = [chunk]
+        while True:
+            if waiting and self._engine.free():
+                self._engine.submit(waiting.pop())
+            for answer in self._engine.completed(_PATIENCE):
+                return answer
+            self._watch(self.standing())
 
     def run(self, missing: Iterator[Chunk]) -> None:
         """Drive all chunks through the engine; only as many as it takes at once are in memory."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +12,11 @@ from numpy.typing import NDArray
 
 from rarely.campaign.built import state_of
 from rarely.campaign.content import Content, few, is_python, locate
+from rarely.campaign.patterns import matching, short_names
 from rarely.campaign.plan import DatasetTable, EstimatorBase, InstancesTable, NetworkTable, Plan, RlvTable, VnnlibTable
 from rarely.campaign.tasks import Chunk, File, ImagePlace, Method, NetworkFile, PropertyPlace, Task, digest, make_chunk
 from rarely.campaign.work import made_input_model, made_network
-from rarely.core.errors import FormatError, InputError
+from rarely.core.errors import InputError
 from rarely.core.limits import PROBLEMS
 from rarely.io.formats.images import load_images
 from rarely.io.formats.vnncomp import read_instances
@@ -101,7 +100,7 @@ class Expansion:
         """All chunks in the order of the plan."""
         general, number, first = self.plan.campaign, 0, 0
         for settings in self.plan.settings():
-            method = Method(settings.given(), general.confidence, self.plan.budget.calls, device)
+            method = self._method(settings, device)
             for group in self.groups:
                 size = self.size(group)
                 for start in range(0, size, general.batch):
@@ -111,12 +110,17 @@ class Expansion:
                     number += 1
                 first += size
 
-    def samples(self) -> Iterator[tuple[Task, Task]]:
-        """The first and the last task of each source, on its first network."""
+    def rehearsals(self, device: str) -> Iterator[tuple[Chunk, Chunk]]:
+        """The first and the last problem of each source, on its first network, only to be built."""
         settings = self.plan.settings()[0]
+        method = self._method(settings, device)
         for group in {id(group.source): group for group in reversed(self.groups)}.values():
-            (first,), (last,) = (self._tasks(settings, group, 0, range(i, i + 1)) for i in (0, self.size(group) - 1))
+            ends = (tuple(self._tasks(settings, group, 0, range(i, i + 1))) for i in (0, self.size(group) - 1))
+            first, last = (Chunk(-1, self.plan.campaign.seed, method, tasks, rehearsal=True) for tasks in ends)
             yield first, last
+
+    def _method(self, settings: EstimatorBase, device: str) -> Method:
+        return Method(settings.given(), self.plan.campaign.confidence, self.plan.budget.calls, device)
 
     def _tasks(self, settings: EstimatorBase, group: Group, first: int, numbers: range) -> Iterator[Task]:
         """Some tasks of a group, by their number in it; the first of them has the place `first` in the plan."""
@@ -241,7 +245,7 @@ class _Finder:
         found = [self.file(str(file)) for file in files]
         return tuple(
             Entry(item, "", f"{file.digest} {law}", PropertyPlace(file, input_model, model))
-            for item, file in zip(_short(files), found, strict=True)
+            for item, file in zip(short_names(files), found, strict=True)
         )
 
 
@@ -253,14 +257,14 @@ def _groups(table: Any, plan: Plan, finder: _Finder, networks: dict[str, Network
             for norm in table.norms:
                 yield Group(network.shown, networks[network.shown], norm, table.radii, source)
     elif isinstance(table, VnnlibTable):
-        properties = finder.properties(_matches(table.vnnlib, folder), table.input_model)
+        properties = finder.properties(matching(table.vnnlib, folder), table.input_model)
         for network in plan.chosen(table):
             yield Group(network.shown, networks[network.shown], "", (None,), properties)
     elif isinstance(table, InstancesTable):
         by_network: dict[Path, list[Path]] = {}
         for instance in read_instances(folder / table.instances):
             by_network.setdefault(instance.network, []).append(instance.property)
-        for name, (path, files) in zip(_short(list(by_network)), by_network.items(), strict=True):
+        for name, (path, files) in zip(short_names(list(by_network)), by_network.items(), strict=True):
             own = NetworkFile(finder.file(str(path)))
             yield Group(name, own, "", (None,), finder.properties(files, table.input_model))
     elif isinstance(table, RlvTable):
@@ -283,29 +287,6 @@ def _dataset(table: DatasetTable, finder: _Finder) -> _Dataset:
         raise InputError(f"{file.path} has {count} images, which indices = {table.indices!r} does not fit")
     images.check(table.clip, f"clip = {list(table.clip or ())}")
     return _Dataset(table, file, images.names, images.labels, rows)
-
-
-def _matches(patterns: Sequence[str], folder: Path) -> list[Path]:
-    found: dict[Path, None] = {}
-    for pattern in patterns:
-        matches = sorted(glob.glob(pattern, root_dir=folder, recursive=True))
-        if not matches:
-            raise FormatError(folder / pattern, "there is no such file")
-        found.update((folder / match, None) for match in matches)
-    return list(found)
-
-
-def _short(files: Sequence[Path]) -> list[str]:
-    """Files by their name, or where names repeat by their path below the folder that all are in.
-
-    Not by the whole path: the same files elsewhere are the same problems.
-    """
-    names = [file.name for file in files]
-    if len(set(names)) == len(names):
-        return names
-    whole = [os.path.abspath(file) for file in files]
-    shared = os.path.commonpath([os.path.dirname(file) for file in whole])
-    return [Path(os.path.relpath(file, shared)).as_posix() for file in whole]
 
 
 def _with_state(source: Source, state: str) -> tuple[Entry, ...]:

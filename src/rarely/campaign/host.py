@@ -21,6 +21,7 @@ from multiprocessing import connection
 from typing import cast
 
 from rarely.campaign.tasks import Chunk, ChunkAnswer
+from rarely.campaign.versions import versions
 from rarely.core.errors import RarelyError
 
 OUT_OF_TIME = "out of time"
@@ -148,7 +149,12 @@ class Host:
         return None
 
     def _hear(self, message: object) -> ChunkAnswer | None:
-        if message is None:
+        if isinstance(message, dict):
+            if message != versions():
+                raise RarelyError(
+                    "rarely, or what it computes with, was changed while the campaign was running; what is finished is "
+                    "kept. Put it back to go on, or start again with --new"
+                )
             self._ready, self._looked = True, time.monotonic()
             return None
         self.chunk = None
@@ -178,10 +184,11 @@ class Host:
 def serve() -> None:
     """`python -m rarely.campaign.host FD`: what the process does."""
     line = connection.Connection(int(sys.argv[1]))
+    versions()  # of what is imported now
     from rarely.campaign.work import answer
 
     with suppress(EOFError, OSError):
-        line.send(None)  # ready
+        line.send(versions())  # ready
         while line.poll(_IDLE):
             chunk = line.recv()
             try:

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from rarely.campaign.noise import Noise
-from rarely.campaign.tables import numbers
 from rarely.core.errors import InputError
 from rarely.core.network import Network, adapt_network
 from rarely.core.problem import Problem
@@ -23,6 +22,7 @@ from rarely.core.properties import Misclassification
 from rarely.io.files import one_line
 from rarely.io.formats.images import Images
 from rarely.questions.result import Estimate
+from rarely.questions.showing import numbers
 
 ROW_COLUMNS = (
     "image", "label", "predicted", "eps", "outcome", "log_prob", "log_prob_std", "low", "high", "upper_bound", "calls",

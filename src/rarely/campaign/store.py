@@ -7,6 +7,7 @@ was written or a `StoreError`, never anything else.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -280,7 +281,12 @@ def _connect(path: Path) -> sqlite3.Connection:
         # A reader shares memory with the writer through a file beside the store, which a read-only folder refuses.
         # Without a log of unfinished changes nobody writes, and none is needed.
         if path.with_name(f"{path.name}-wal").exists():
-            raise
+            if os.access(path.parent, os.W_OK):
+                raise
+            raise StoreError(
+                f"{path} was left in the middle of a run, and its folder is read-only: SQLite has to write there to "
+                "read it; copy the whole folder to where it may"
+            ) from None
         connection.close()
         connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, isolation_level=None)
     return connection

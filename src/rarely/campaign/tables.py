@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rarely.campaign.store import Record, Store
+from rarely.core import frames
 from rarely.core.errors import InputError, MissingExtra
-from rarely.questions.result import Estimate, plain
+from rarely.questions.result import plain
+from rarely.questions.showing import numbers
 
 _TEXT = ("key", "name", "network", "item", "label", "norm", "state", "reason", "outcome")
 _WHOLE = ("index", "replicate", "attempts", "evaluations", "gradients", "calls")
@@ -21,22 +23,13 @@ COLUMNS = (
 )  # fmt: skip
 SUFFIXES = (".csv", ".json", ".parquet")
 _ROWS_AT_ONCE = 5000
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # wide ones, too
 
 
 def flat(record: Record) -> dict[str, Any]:
     """One row; what an estimate would say is None where there is none."""
     row = {name: getattr(record, name, None) for name in COLUMNS}
     return row if record.estimate is None else {**row, **numbers(record.estimate)}
-
-
-def numbers(e: Estimate) -> dict[str, Any]:
-    """What an estimate says, in the columns of a table."""
-    return {
-        "outcome": e.outcome.value, "log_prob": e.log_prob, "log_prob_std": e.log_prob_std, "low": e.interval.low,
-        "high": e.interval.high, "upper_bound": e.upper_bound, "evaluations": e.evaluations, "gradients": e.gradients,
-        "calls": e.calls, "seconds": e.seconds,
-    }  # fmt: skip
 
 
 def export_store(store: Store, file: str | Path) -> int:
@@ -54,11 +47,7 @@ def check_suffix(path: Path) -> None:
 
 def frame(store: Store) -> Any:
     """Every problem of a store as a pandas frame."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingExtra("a frame needs pandas: pip install 'rarely[tables]'") from error
-    return pandas.DataFrame([flat(record) for record in store.records()], columns=list(COLUMNS))
+    return frames.frame([flat(record) for record in store.records()], COLUMNS)
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:

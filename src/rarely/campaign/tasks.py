@@ -102,6 +102,7 @@ class Chunk:
     seed: int
     method: Method
     tasks: tuple[Task, ...]
+    rehearsal: bool = False  # its problems are only built, to see whether they can be
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class ChunkAnswer:
     chunk: Chunk
     solved: tuple[Solved, ...] = ()
     failure: str = ""
+    refused: bool = False  # the failure is an error of the user, and no accident
 
 
 def make_chunk(number: int, seed: int, method: Method, tasks: tuple[Task, ...]) -> Chunk:

@@ -26,6 +26,7 @@ _CAUSES = {
     "unable to open": "it cannot be opened; check that the folder exists and may be written",
     "malformed|decode|no such column|too big|corrupt|duplicate column": f"it is damaged; {WHAT_TO_DO}",
     "not a database|no such table": "it is not a store of rarely",
+    "no locks|not supported|not implemented": "the file system does not lock files; choose an --out on another one",
     "locked": "another program holds it locked",
 }
 
@@ -35,7 +36,7 @@ def explained(path: Path) -> Iterator[None]:
     """What SQLite and the file system complain of, in a sentence."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last where SQLite quotes what is damaged
         cause = next(
             (text for sign, text in _CAUSES.items() if re.search(sign, str(error).lower())), "it cannot be used"
         )

@@ -37,9 +37,9 @@ _KEPT_WITNESSES = 8
 def answer(chunk: Chunk) -> ChunkAnswer:
     """Solve a chunk, or say why not: a failing problem must not end the worker."""
     try:
-        return ChunkAnswer(chunk, solve(chunk))
+        return ChunkAnswer(chunk, rehearse(chunk) if chunk.rehearsal else solve(chunk))
     except RarelyError as error:
-        return ChunkAnswer(chunk, failure=str(error))
+        return ChunkAnswer(chunk, failure=str(error), refused=True)
     except Exception as error:  # a user's network may raise anything
         return ChunkAnswer(chunk, failure=f"{type(error).__name__}: {error}")
 
@@ -55,6 +55,14 @@ def solve(chunk: Chunk) -> tuple[Solved, ...]:
         execution=Execution(device=method.device, threads=1),
     )  # fmt: skip
     return tuple(_pack(*three) for three in zip(found, problems, chunk.tasks, strict=True))
+
+
+def rehearse(chunk: Chunk) -> tuple[Solved, ...]:
+    """Build the problems of a chunk, and find its device."""
+    Execution(device=chunk.method.device).resolve()
+    for task in chunk.tasks:
+        build_problem(task)
+    return ()
 
 
 def estimator_of(table: dict[str, Any]) -> Estimator:

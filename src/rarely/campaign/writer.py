@@ -42,14 +42,15 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
-            raise StoreError(
-                f"{folder} is in use by another run (process {owner}); wait for it, stop it, or choose another --out"
-            ) from None
         with explained(folder):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+                raise StoreError(
+                    f"{folder} is in use by another run (process {owner}); wait for it, stop it, or choose another "
+                    "--out"
+                ) from None
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -166,7 +167,10 @@ def put_aside(folder: Path) -> None:
     if not path.exists():
         return
     with explained(path):
-        with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        with (
+            suppress(sqlite3.DatabaseError, UnicodeDecodeError),
+            closing(sqlite3.connect(path, isolation_level=None)) as connection,
+        ):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         number = 1
         while (aside := folder / f"campaign-{number}.sqlite").exists():

@@ -43,6 +43,9 @@ class _Group(Group):
             raise typer.Exit(USER_ERROR) from error
         except KeyboardInterrupt:
             end_interrupted("")
+        except SystemExit as error:  # nothing here raises it: the code of a network does, and 0 would mean success
+            show_error(f"the network's own code wants to end the program (SystemExit: {error}), so there is no answer")
+            raise typer.Exit(USER_ERROR) from error
         except BrokenPipeError:  # whoever read the output has seen enough
             raise
         except OSError as error:  # a full disk, a name too long, a folder without permission

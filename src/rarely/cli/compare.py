@@ -68,7 +68,6 @@ def _show(found: Comparison, names: tuple[str, str]) -> None:
     from rich.markup import escape
 
     from rarely.campaign.compare import in_a_sentence, ratio
-    from rarely.cli.output import probability
 
     console = screen()
     console.print(f"A: {names[0]}, B: {names[1]}", markup=False, soft_wrap=True)
@@ -78,7 +77,7 @@ def _show(found: Comparison, names: tuple[str, str]) -> None:
         times, interval = "", ""
         if pair.difference is not None and pair.low is not None and pair.high is not None:
             times, interval = ratio(pair.difference), f"{ratio(pair.low)} to {ratio(pair.high)}"
-        chances = (probability(record.estimate)[0] for record in (pair.a, pair.b) if record.estimate is not None)
+        chances = (record.estimate.cells[0] for record in (pair.a, pair.b) if record.estimate is not None)
         table.add_row(escape(pair.name), *chances, times, interval, pair.verdict)
     console.print(table)
     if found.done > SHOWN:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rarely.cli import options as opt
-from rarely.cli.output import check_writable, deliver, plain_table, prints, probability, screen, write_json
+from rarely.cli.output import check_writable, deliver, plain_table, prints, screen, write_json
 from rarely.cli.running import run_problems
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ def _write(
 
 
 def _show(questions: Sequence[DemoProblem], estimates: Sequence[Estimate]) -> None:
-    from rarely.questions.result import in_words
+    from rarely.questions.showing import in_words
 
     table = plain_table("question", "answer", "probability", "95% interval", "calls", "s")
     table.show_lines = True
     for column in table.columns[2:]:
         column.justify, column.no_wrap = "right", True
     for question, estimate in zip(questions, estimates, strict=True):
-        chance, interval = probability(estimate)
+        chance, interval = estimate.cells
         table.add_row(
             f"[bold]{question.name}[/bold]\n{question.description}", in_words(estimate), chance,
             interval.replace(" to ", "\n"), f"{estimate.calls:,}", f"{estimate.seconds:.0f}",

@@ -32,6 +32,8 @@ GIVES = {
     "tracking": "robustness during training, logged to TensorBoard and MLflow",
     "plotly": "figures to point at: rarely plot -o FILE.html",
     "peers": "OpenTURNS, for the comparison in benchmarks/peers.py",
+    "gymnasium": "environments as closed loops: rarely.systems.environment",
+    "policies": "policies that stable-baselines3 saved: rarely.systems.load_policy",
     "docs": "builds this documentation: make docs",
     "dev": "what make test needs",
 }

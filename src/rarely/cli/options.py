@@ -117,6 +117,21 @@ InputModel = Annotated[
         show_default=False,
     ),
 ]
+WorkerCount = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        help="Processes that share the calls of a function that takes long, one input at a time.",
+        rich_help_panel=RUN, show_default=False,
+    ),
+]  # fmt: skip
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", rich_help_panel=RUN, show_default=False,
+        help="Keep the answers of a function that takes long; the same command goes on from them.",
+    ),
+]  # fmt: skip
 Architecture = Annotated[
     str | None,
     typer.Option(
@@ -147,6 +162,8 @@ class RunSettings:
     seed: Seed = 0
     device: Device = "auto"
     dtype: Dtype = None
+    workers: WorkerCount = None
+    checkpoint: Checkpoint = None
 
     def with_floor(self, p_min: float, method: EstimatorChoice) -> RunSettings:
         """With a floor where the user named none and the method has one."""

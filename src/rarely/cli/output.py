@@ -160,23 +160,11 @@ def save_witnesses(found: Sequence[tuple[str, Witnesses]], file: Path, *, many: 
     file.write_bytes(packed(arrays))
 
 
-def probability(estimate: Estimate) -> tuple[str, str]:
-    """The probability and its interval, or the bound that is known in their place."""
-    from rarely.questions.result import Outcome, scientific
-
-    if estimate.outcome is Outcome.PROVED_SAFE:
-        return "0", "proof"
-    if estimate.log_prob == float("-inf"):
-        return f"<= {scientific(estimate.upper_bound)}", f"{estimate.interval.confidence:.0%} bound"
-    low, high = scientific(estimate.interval.low), scientific(estimate.interval.high)
-    return scientific(estimate.log_prob), f"{low} to {high}"
-
-
 def estimates_table(estimates: Sequence[Estimate]) -> Table:
     interval = f"{estimates[0].interval.confidence:.0%} interval"
     table = plain_table("problem", "outcome", "probability", interval, "calls", right=(2, 4))
     for estimate in estimates:
-        table.add_row(estimate.name, estimate.word, *probability(estimate), f"{estimate.calls:,}")
+        table.add_row(estimate.name, estimate.word, *estimate.cells, f"{estimate.calls:,}")
     return table
 
 

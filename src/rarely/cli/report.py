@@ -118,6 +118,7 @@ def _draw(
 ) -> Kind:
     """A figure of numbers; one pass over the records, of which little is kept."""
     from rarely.core.errors import InputError
+    from rarely.display.figures import SERIES, save
     from rarely.report import figures
     from rarely.report.interactive import Marks, write_interactive
     from rarely.report.tally import tally
@@ -134,14 +135,14 @@ def _draw(
         with writing(out) as draft:
             write_interactive(draft, kind.value, counted, marks)
         return kind
-    if kind is Kind.curve and len(curves) > len(figures.SERIES):
+    if kind is Kind.curve and len(curves) > len(SERIES):
         raise InputError(f"{len(curves)} curves are too many for one figure; choose some with --only")
     if kind is Kind.curve:
         drawn = figures.plot_curves(curves, size=size)
     else:
         drawn = figures.plot_distribution(counted.trusted, counted.doubtful, size)
     with writing(out) as draft:
-        figures.save(drawn, draft)
+        save(drawn, draft)
     return kind
 
 
@@ -149,7 +150,7 @@ def _draw_climbs(records: Iterable[Record], out: Path, size: tuple[float, float]
     from dataclasses import replace
 
     from rarely.core.errors import InputError
-    from rarely.report import figures
+    from rarely.display.figures import plot_estimate, plot_levels, save
     from rarely.report.interactive import write_climbs
 
     climbed = ((record.name, record.estimate) for record in records)
@@ -164,6 +165,6 @@ def _draw_climbs(records: Iterable[Record], out: Path, size: tuple[float, float]
         with writing(out) as draft:
             write_climbs(draft, kept)
         return
-    drawn = figures.plot_levels(kept, size) if len(kept) > 1 else figures.plot_estimate(kept[0], size)
+    drawn = plot_levels(kept, size) if len(kept) > 1 else plot_estimate(kept[0], size)
     with writing(out) as draft:
-        figures.save(drawn, draft)
+        save(drawn, draft)

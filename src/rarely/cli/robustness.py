@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from rarely.cli import options as opt
 from rarely.cli import pictures
-from rarely.cli.output import check_writable, deliver, plain_table, prints, probability, screen, write_file, write_json
+from rarely.cli.output import check_writable, deliver, plain_table, prints, screen, write_file, write_json
 from rarely.cli.record import record
 from rarely.cli.running import Outcomes, run_problems
 
@@ -96,7 +97,8 @@ def robustness(
 
 
 def _draw(curve: Curve, file: Path) -> None:
-    from rarely.report.figures import plot_curves, save
+    from rarely.display.figures import save
+    from rarely.report.figures import plot_curves
 
     save(plot_curves([curve]), file)
 
@@ -119,7 +121,7 @@ def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
     table = plain_table("image", "label", "eps", "outcome", "probability", "interval", "calls")
     for row in rows:
         if row.estimate is not None:
-            chance, interval = probability(row.estimate)
+            chance, interval = row.estimate.cells
             outcome, calls = row.estimate.word, f"{row.estimate.calls:,}"
         else:
             chance = interval = calls = ""
@@ -131,6 +133,10 @@ def _show(rows: Sequence[Row], summaries: Sequence[Summary]) -> None:
         low, middle, high = summary.log_prob_quartiles
         cells = ("", "", "")  # of no image that is finished
         if summary.share_below_floor is not None:
-            cells = f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{summary.share_below_floor:.0%}"
+            cells = _cut(middle), f"{_cut(low)} to {_cut(high)}", f"{summary.share_below_floor:.0%}"
         table.add_row(f"{summary.eps:g}", str(summary.images), *cells, str(summary.misclassified))
     console.print(table)
+
+
+def _cut(log_prob: float) -> str:
+    return "none found" if log_prob == -math.inf else f"{log_prob:.2f}"

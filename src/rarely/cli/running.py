@@ -15,7 +15,6 @@ from rarely.cli.output import end_interrupted, screen
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as Display
 
     from rarely.campaign.driver import Standing
     from rarely.cli.options import RunSettings
@@ -63,6 +62,7 @@ def run_problems(
     What is answered while others are not is told at once. Ctrl-C ends the run as a time limit does; a second one ends
     it where it is.
     """
+    from rarely.display.progress import describe, progress_display
     from rarely.questions.estimate import Running
 
     outcomes = Outcomes(problems)
@@ -70,12 +70,13 @@ def run_problems(
         return outcomes
     running = Running(problems, estimator, **settings.keywords())
     outcomes.standing = dict.fromkeys(range(len(problems)), _NOT_BEGUN)
-    with progress_display(quiet, len(problems)) as display, _until_interrupted(running, display.console):
+    console = screen(stderr=True)
+    with progress_display(console, len(problems), quiet=quiet) as display, _until_interrupted(running, console):
         task = display.add_task(title, total=len(problems), what="")
         try:
             for event in running:
-                _note(outcomes, running, event, None if quiet else display.console)
-                display.update(task, completed=len(outcomes.estimates), what=_describe(event, len(event.rows)))
+                _note(outcomes, running, event, None if quiet else console)
+                display.update(task, completed=len(outcomes.estimates), what=describe(event, len(event.rows)))
         except KeyboardInterrupt:
             outcomes.interrupted = True
     outcomes.interrupted |= running.spend.stopped
@@ -123,24 +124,6 @@ def _until_interrupted(running: Running, console: Console) -> Iterator[None]:
     finally:
         if usable:
             signal.signal(signal.SIGINT, before)
-
-
-def progress_display(quiet: bool, total: int) -> Display:
-    """A line on stderr while work goes on, and only on a terminal. A bar needs several things to count."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = screen(stderr=True)
-    counted = (BarColumn(20), MofNCompleteColumn()) if total > 1 else ()
-    what = TextColumn("{task.fields[what]}")
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn(), what)
-    return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
-
-
-def _describe(event: Progress, problems: int) -> str:
-    lowest = float(event.log_prob.min())
-    reached = f"log p {lowest:.1f}" if math.isfinite(lowest) else "no violation yet"
-    running = f"{event.active} of {problems} running, " if problems > 1 else ""
-    return f"{event.stage}: {running}{reached}, {event.calls:,} calls"
 
 
 def _standings(event: Progress) -> list[str]:

@@ -11,7 +11,6 @@ import typer
 
 from rarely.cli import options as opt
 from rarely.cli.output import check_writable, deliver, end_interrupted, plain_table, screen, show_error, write_file
-from rarely.cli.running import progress_display
 
 if TYPE_CHECKING:
     from rarely.campaign.benchmark import Answer
@@ -74,13 +73,14 @@ def _say(answer: Answer) -> None:
 
 def _run_benchmark(csv_file: Path, folder: Path, timeout: float | None, *, quiet: bool, **how: Any) -> None:
     from rarely.campaign.benchmark import run_instances
+    from rarely.display.progress import progress_display
     from rarely.io.formats.vnncomp import instance_name, read_instances
 
     instances = read_instances(csv_file)
     names = [*map(instance_name, instances), ""]
     answers: list[Answer] = []
     interrupted = False
-    with progress_display(quiet, len(instances)) as display:
+    with progress_display(screen(stderr=True), len(instances), quiet=quiet) as display:
         task = display.add_task("verifying", total=len(instances), what=names[0])
         try:
             for answer in run_instances(instances, folder, timeout, **how):

@@ -9,12 +9,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError, NetworkError
-from rarely.core.input_model import InputModel
+from rarely.core.input_model import InputModel, kept_normals, log_kept
 from rarely.core.network import Network
 from rarely.core.problem import Problem
 from rarely.core.properties import Property, Way, is_function
@@ -74,6 +75,20 @@ class Batch:
 
     def sample(self, n: int, rng: Rng) -> Tensor:
         return self.inputs.sample((len(self), n), rng).to(self.dtype)
+
+    def normals(self, n: int, rng: Rng) -> Tensor:
+        """Normals (B, N, d) that map to independent inputs."""
+        return kept_normals(self.inputs, (len(self), n), rng, self.dtype)
+
+    def log_kept(self, z: Tensor) -> Tensor | None:
+        """Log-chance (B, N) that normals are kept, in float64; None where all of them are."""
+        with torch.no_grad():
+            return log_kept(self.inputs, z)
+
+    def log_weight(self, z: Tensor) -> Tensor | None:
+        """Log-density (B, N) of the normals kept by that of all normals (B, N, d); None where it is 0 everywhere."""
+        chance, model = self.log_kept(z), cast(Any, self.inputs)
+        return None if chance is None else chance - model.log_share.to(chance)
 
     def score(self, x: Tensor) -> Tensor:
         """Scores (B, N) of inputs (B, N, *event)."""

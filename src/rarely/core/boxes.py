@@ -111,6 +111,10 @@ class MissedBox(Composable):
     ) -> None:
         _assign(self, box, label, iou, threshold, layout)
 
+    @property
+    def words(self) -> str:
+        return f"the object of class {int(self.label)} in the box {_corners(self.box)} is missed"
+
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
         return self.score(x, y).unsqueeze(-1)
 
@@ -144,6 +148,10 @@ class MovedBox(Composable):
     ) -> None:
         _assign(self, box, label, iou, threshold, layout)
 
+    @property
+    def words(self) -> str:
+        return f"the object of class {int(self.label)} in the box {_corners(self.box)} is seen elsewhere"
+
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
         return self.score(x, y).unsqueeze(-1)
 
@@ -152,6 +160,10 @@ class MovedBox(Composable):
         # By how much a row leads all others: the score stays continuous where another row takes the lead.
         lead = odds - _highest_other(odds)
         return torch.minimum(torch.minimum(lead, odds - _beyond(self.threshold)), -overlap).amax(-1)
+
+
+def _corners(box: Tensor) -> str:
+    return f"({', '.join(f'{side:g}' for side in box.tolist())})"
 
 
 def _assign(

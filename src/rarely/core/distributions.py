@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.special import log_ndtr
 
 from rarely.core.input_model import Custom, InputModel, Shape, leading
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.core.thresholds import LOG_FLOOR
 
 # One hump each, so that a table that ends in the right total has missed nothing.
@@ -56,6 +56,10 @@ class Marginals:
     event_shape: Shape
 
     @property
+    def words(self) -> str:
+        return f"drawn from torch.distributions: {type(self.distribution).__name__}"
+
+    @property
     def normal_dim(self) -> int:
         return math.prod(self.event_shape)
 
@@ -73,7 +77,7 @@ class Marginals:
         low, high = (torch.as_tensor(end, dtype=torch.get_default_dtype()).expand(self.event_shape) for end in ends)
         return low, high
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return self.from_normal(rng.normal((*leading(shape), self.normal_dim)))
 
     def log_density(self, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rarely.core.frames import frame
 from rarely.stats import statistic
 from rarely.stats.statistic import Binomial, Exceeded, Statistic
 
@@ -32,6 +33,7 @@ class Witnesses:
 
     inputs: Tensor  # (n, *event)
     scores: Tensor  # (n,), all >= 0
+    reader: Callable[[Tensor], list[dict[str, Any]]] | None = field(default=None, repr=False, compare=False)  # by names
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -45,6 +47,31 @@ class Witnesses:
         """Write `inputs` and `scores` to a .npz file."""
         file = Path(path if str(path).endswith(".npz") else f"{path}.npz")
         file.write_bytes(packed({"inputs": self.inputs.numpy(), "scores": self.scores.numpy()}))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Each as a person reads it: by the names that the input model has for its numbers, else x0, x1, ..."""
+        if not len(self) or self.counted:
+            return []
+        if self.reader is not None:
+            return self.reader(self.inputs)
+        return [{f"x{i}": value for i, value in enumerate(row)} for row in self.inputs.flatten(1).tolist()]
+
+    def to_frame(self) -> Any:
+        """A pandas frame with a row for each, its score last."""
+        return frame(
+            [{**row, "score": score} for row, score in zip(self.records(), self.scores.tolist(), strict=False)]
+        )
+
+    def as_html(self) -> str:
+        """The first of them, as pictures or as rows."""
+        from rarely.display.witnesses import witnesses_html
+
+        return witnesses_html(self)
+
+    def _repr_html_(self) -> str:
+        from rarely.display.html import block
+
+        return block(self.as_html())
 
 
 def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import floating, whole
 from rarely.core.batch import Batch, Forward
 from rarely.core.errors import InputError
 from rarely.core.input_model import stack_inputs
@@ -36,7 +38,7 @@ class Execution:
     """How to run: `device` "auto", "cpu", "cuda", ...; `dtype` None for the network's own; `rows` per forward pass."""
 
     device: str = "auto"
-    dtype: torch.dtype | None = None
+    dtype: Any = None  # as torch or numpy call it; a torch.dtype from then on
     rows: int | None = None
     compile: bool = False
     threads: int | None = None  # of a CPU; for tiny networks, or on a busy machine, one can be faster than two
@@ -45,8 +47,10 @@ class Execution:
     def __post_init__(self) -> None:
         for name in ("rows", "threads"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and whole(value, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {value}")
+        object.__setattr__(self, "device", _device_name(self.device))
+        object.__setattr__(self, "dtype", None if self.dtype is None else floating(self.dtype))
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -128,6 +132,13 @@ class Execution:
         inputs = place(stack_inputs([p.inputs for p in chosen]), device, dtype)
         numbers = torch.tensor(rows)
         return Batch(problems, numbers, first, prop, inputs, spend, forward, whole, chunk, device, dtype)
+
+
+def _device_name(given: Any) -> str:
+    """As torch spells it; a number is that of a GPU."""
+    if given is None:
+        return "auto"
+    return f"cuda:{given}" if isinstance(given, int) else str(given)
 
 
 def devices() -> dict[str, str]:

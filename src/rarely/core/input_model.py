@@ -10,18 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import ends, kind, real, whole
 from rarely.core.errors import InputError
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.core.stacking import CannotStack, stack
 from rarely.stats import fused
 
 ArrayLike = Tensor | np.ndarray[Any, Any] | Sequence[Any] | float | int
 Shape = tuple[int, ...]
+_DRAWS = 10_000  # of normals, until one is kept
 
 
 @runtime_checkable
 class InputModel(Protocol):
-    """A distribution over inputs of shape `event_shape`, for one problem or stacked for B of them."""
+    """A distribution over inputs of shape `event_shape`, for one problem or stacked for B of them.
+
+    A model may keep some normals more often than others: then `log_kept(z)`, at most 0, is the log of the chance that
+    normals (..., normal_dim) are kept, `log_share` that of the share of all that are, and `from_normal` of those kept
+    is distributed as the model. Whatever draws normals takes that into account, by `kept_normals` and `Batch.log_kept`.
+    """
 
     @property
     def event_shape(self) -> Shape:
@@ -43,7 +50,7 @@ class InputModel(Protocol):
         """Bounds (low, high) outside which the density is zero; None when there are none."""
         ...
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         """Independent inputs, (*shape, *event)."""
         ...
 
@@ -56,12 +63,21 @@ class InputModel(Protocol):
         ...
 
 
-def tensor(value: ArrayLike, name: str) -> Tensor:
-    """A floating tensor without NaN or inf, or an InputError that names the argument."""
+def array(value: Any, name: str) -> Tensor:
+    """Numbers as torch has them; also the columns of a pandas frame, where a single row is that row."""
     try:
-        result = torch.as_tensor(value)
+        if callable(getattr(value, "to_numpy", None)):
+            numbers = value.to_numpy()
+            numbers = numbers.astype(np.float64) if numbers.dtype.kind in "Ob" else numbers.copy()
+            return torch.from_numpy(numbers[0] if numbers.ndim == 2 and len(numbers) == 1 else numbers)
+        return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be an array of numbers: {error}") from error
+
+
+def tensor(value: ArrayLike, name: str) -> Tensor:
+    """A floating tensor without NaN or inf, or an InputError that names the argument."""
+    result = array(value, name)
     if result.is_complex():
         raise InputError(f"{name} must be real")
     if not result.is_floating_point():
@@ -79,9 +95,10 @@ def assign(owner: object, /, **fields: object) -> None:
 
 def check_range(image: Tensor, clip: tuple[float, float]) -> None:
     """An InputError unless clip is a range that holds the image."""
-    if not clip[0] < clip[1]:
+    low, high = (real(end, "clip") for end in ends(clip, "clip"))
+    if not low < high:
         raise InputError(f"clip must be (low, high) with low < high, got {clip}")
-    if bool((image < clip[0]).any() | (image > clip[1]).any()):
+    if bool((image < low).any() | (image > high).any()):
         raise InputError(
             f"the image has values outside clip {clip}: they run from {float(image.min()):g} to "
             f"{float(image.max()):g}; scale the image or give its range as clip"
@@ -89,7 +106,7 @@ def check_range(image: Tensor, clip: tuple[float, float]) -> None:
 
 
 def leading(shape: int | Shape) -> Shape:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    return tuple(shape) if isinstance(shape, tuple | list) else (whole(shape, "the number of inputs"),)
 
 
 def event_dims(x: Tensor, event_shape: Shape) -> tuple[int, ...]:
@@ -106,6 +123,32 @@ def inside(x: Tensor, low: Tensor, high: Tensor, event_shape: Shape) -> Tensor:
     return ok.flatten(x.ndim - len(event_shape)).all(-1) if event_shape else ok
 
 
+def log_kept(model: InputModel, z: Tensor) -> Tensor | None:
+    """Log of the chance that normals z are kept; None where all are, as of most models."""
+    chance = getattr(model, "log_kept", None)
+    return None if chance is None else chance(z)
+
+
+def kept_normals(model: InputModel, lead: Shape, rng: Rng, dtype: torch.dtype) -> Tensor:
+    """Normals (*lead, normal_dim) that the model maps to independent inputs."""
+    assert model.normal_dim is not None
+    shape = (*lead, model.normal_dim)
+    z = rng.normal(shape, dtype)
+    chance = log_kept(model, z)
+    if chance is None:
+        return z
+    for _ in range(_DRAWS):
+        again = torch.log(rng.uniform(lead, dtype)) >= chance
+        if not bool(again.any()):
+            return z
+        fresh = rng.normal(shape, dtype)
+        z = torch.where(again.unsqueeze(-1), fresh, z)
+        new = log_kept(model, z)
+        assert new is not None
+        chance = torch.where(again, new, torch.full_like(new, torch.inf))
+    raise InputError("the input model keeps too few of its normals to draw from")
+
+
 @dataclasses.dataclass(frozen=True)
 class Custom:
     """A user's distribution: any object with `sample` and `log_density` (or torch's `log_prob`)."""
@@ -114,6 +157,10 @@ class Custom:
     model: Any
     event_shape: Shape
     normal_dim: int | None = None
+
+    @property
+    def words(self) -> str:
+        return f"drawn from {type(self.model).__name__}"
 
     @property
     def smooth(self) -> bool:
@@ -137,7 +184,7 @@ class Custom:
         support = getattr(self.model, "support", None)
         return support if isinstance(support, tuple) else None
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         lead = leading(shape)
         count = int(np.prod(lead))
         size: Any = (count,) if isinstance(self.model, torch.distributions.Distribution) else count
@@ -184,6 +231,10 @@ class Custom:
 
 def adapt_inputs(model: Any) -> InputModel:
     """An InputModel from one of ours, a torch distribution, or any object with `sample` and `log_density`."""
+    if isinstance(model, type):
+        raise InputError(f"the input model is {kind(model)}; make an object of it: {model.__name__}(...)")
+    if isinstance(model, Custom):  # to ask whether it has all of a model would ask for its center
+        return model
     if isinstance(model, InputModel) and not isinstance(model, torch.distributions.Distribution):
         return model
     if isinstance(model, torch.distributions.Distribution):
@@ -197,6 +248,11 @@ def adapt_inputs(model: Any) -> InputModel:
     if missing == ["log_density"] and has_map:
         missing = []  # a generator: everything happens in the space of its latent
     if missing:
+        if isinstance(model, Tensor | np.ndarray | list):
+            raise InputError(
+                "the input model is an array, and a distribution is needed: rarely.LpBall(array, 0.1) is uniform noise "
+                "around it, rarely.Gaussian(array, 0.1) normal noise"
+            )
         raise InputError(
             f"the input model {type(model).__name__} has no {' and no '.join(missing)}; it needs "
             "sample(n) -> (n, *event) and log_density(x) -> (n,), or be one of the models of rarely.inputs"
@@ -246,7 +302,7 @@ class EachInputs:
         low, high = (torch.stack([s[k].expand(shape).cpu() for s in filled]).unsqueeze(1) for k in (0, 1))
         return low, high
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return torch.stack([model.sample(leading(shape)[1:], rng) for model in self.models])
 
     def log_density(self, x: Tensor) -> Tensor:
@@ -254,6 +310,17 @@ class EachInputs:
 
     def from_normal(self, z: Tensor) -> Tensor:
         return torch.stack([model.from_normal(row) for model, row in zip(self.models, z, strict=True)])
+
+    def log_kept(self, z: Tensor) -> Tensor | None:
+        chances = [log_kept(model, row) for model, row in zip(self.models, z, strict=True)]
+        if all(chance is None for chance in chances):
+            return None
+        return torch.stack([z.new_zeros(z.shape[1]).double() if c is None else c for c in chances])
+
+    @property
+    def log_share(self) -> Tensor:
+        shares = [torch.as_tensor(getattr(model, "log_share", 0.0)) for model in self.models]
+        return torch.stack([share.cpu().reshape(()) for share in shares]).unsqueeze(1)
 
 
 def stack_inputs(models: Sequence[InputModel]) -> InputModel:

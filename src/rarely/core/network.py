@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rarely.core.arguments import kind
 from rarely.core.errors import InputError, NetworkError
 
 
@@ -57,8 +59,12 @@ class Network:
 
 def adapt_network(network: Any, probe: Tensor) -> tuple[Network, Tensor]:
     """Find out how to call `network` by calling it once on `probe` (n, *event); also gives its outputs."""
+    if isinstance(network, type) and issubclass(network, nn.Module):
+        raise InputError(f"the network is {kind(network)}; make an object of it: {network.__name__}(...)")
     if not isinstance(network, Network | nn.Module) and not callable(network):
-        raise InputError(f"a network must be a torch module or a function of a batch, not {type(network).__name__}")
+        file = isinstance(network, str | Path)
+        hint = f"; load a file with rarely.load_network({str(network)!r})" * file
+        raise InputError(f"a network must be a torch module or a function of a batch, not {kind(network)}{hint}")
     started = time.monotonic()
     if isinstance(network, Network):
         with torch.no_grad(), network.evaluating():

@@ -31,6 +31,11 @@ class WrongPixels(Composable):
             raise InputError(f"count must be a whole number from 1 to the {len(places)} pixels, got {count!r}")
         assign(self, label=as_label(label, "label"), pixels=places, count=count)
 
+    @property
+    def words(self) -> str:
+        some = "a pixel" if len(self.pixels) == 1 else f"at least {self.count} of {len(self.pixels)} pixels"
+        return f"{some} of class {int(self.label)} get another class"
+
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
         margins = self._margins(y)
         if margins.shape[-2] == 1:

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError, NetworkError
+from rarely.core.fitted import as_function, class_names, labelled
 from rarely.core.input_model import InputModel, adapt_inputs
 from rarely.core.network import Network, adapt_network
 from rarely.core.properties import Misclassification, Property, adapt_property, stack_properties
 from rarely.core.rng import Rng
 from rarely.core.stacking import place
+from rarely.core.words import inputs_in_words, property_in_words
 
 _PROBE = 4  # inputs drawn to check a problem: a call may take a second
 
@@ -25,12 +27,13 @@ _PROBE = 4  # inputs drawn to check a problem: a call may take a second
 class Problem:
     """What is the probability that `property` is violated, score >= 0, for inputs drawn from `inputs`?
 
-    `network` is a torch module or any function of a batch, of tensors or numpy arrays. `property` is one of the
-    library's or a function (x, y) -> scores (n,). `inputs` is an input model, a `torch.distributions` object, or any
-    object with `sample` and `log_density` or `from_normal`. Shapes, labels and NaN are checked at once, on a few draws.
+    `network` is a torch module, any function of a batch, of tensors or numpy arrays, or a fitted model in the manner of
+    scikit-learn. `property` is one of the library's or a function (x, y) -> scores (n,). `inputs` is an input model, a
+    `torch.distributions` object, or any object with `sample` and `log_density` or `from_normal`. Shapes, labels and NaN
+    are checked at once, on a few draws.
     """
 
-    network: Any  # as the user gave it: problems share a batch when this is the same object
+    network: Any  # as the user gave it, fitted models as functions: the same object shares a batch
     property: Property
     inputs: InputModel
     name: str
@@ -38,16 +41,19 @@ class Problem:
     outputs: int = field(repr=False)  # numbers that the network gives for one input
 
     def __init__(self, network: Any, property: Any, inputs: Any, name: str = "") -> None:
+        if isinstance(inputs, Property) and not isinstance(property, Property):
+            raise InputError("property and inputs are swapped: it is Problem(network, property, inputs)")
         model = adapt_inputs(inputs)
         probe = model.sample(_PROBE, Rng(0))
         _check_support(model, probe)
+        network = as_function(network, model)
         adapted, y = adapt_network(network, probe.to(torch.float32) if probe.dtype == torch.float64 else probe)
         _check_outputs(y)
-        prop = adapt_property(property, y.dtype)
+        prop = labelled(adapt_property(property, y.dtype), class_names(network))
         if isinstance(prop, Misclassification) and prop.label is None:
             answer = _call(adapted, model.center.unsqueeze(0).to(adapted.dtype)).flatten(1)
             prop = Misclassification(int(answer.argmax(1)))
-        fields = {"network": network, "property": prop, "inputs": model, "name": name, "adapted": adapted}
+        fields = {"network": network, "property": prop, "inputs": model, "name": str(name), "adapted": adapted}
         for name_, value in {**fields, "outputs": math.prod(y.shape[1:])}.items():
             object.__setattr__(self, name_, value)
         for name_, label in _labels(prop):
@@ -56,10 +62,45 @@ class Problem:
         if bool(torch.isnan(self._scored(probe.to(y.dtype), y)).any()):
             raise InputError("the property's score is NaN on inputs drawn from the input model")
 
+    def _repr_html_(self) -> str:
+        from rarely.display import html
+        from rarely.display.witnesses import pictures_html
+
+        named = [("problem", self.name)] if self.name else []
+        try:
+            middle = pictures_html([self.inputs.center.double().numpy()], ["the centre of the inputs"])
+        except InputError:  # some laws have no centre
+            middle = ""
+        return html.block(html.facts([*named, *self.in_words().items()]), middle)
+
+    def __repr__(self) -> str:
+        return f"<Problem {self}>"
+
+    def __str__(self) -> str:
+        told = "; ".join(f"{label}: {value}" for label, value in self.in_words().items())
+        return f"{self.name}; {told}" if self.name else told
+
+    def in_words(self) -> dict[str, str]:
+        """The network, what counts as a violation, and how inputs fall."""
+        shape = " × ".join(map(str, self.inputs.event_shape)) or "1"
+        dtype = str(self.adapted.dtype).removeprefix("torch.")
+        kind = type(self.network).__name__ if self.adapted.module is not None else "function"
+        return {
+            "network": f"{kind}, {shape} inputs, {self.outputs:,} output{'s' * (self.outputs != 1)}, in {dtype}",
+            "violation": property_in_words(self.property),
+            "inputs": inputs_in_words(self.inputs),
+        }
+
     def drawn_from(self, inputs: InputModel) -> Problem:
         """The same question for other inputs of the same shape, which are not checked again."""
         other = copy.copy(self)
         object.__setattr__(other, "inputs", inputs)
+        return other
+
+    def adapted_as(self, network: Network) -> Problem:
+        """The same question of a network that gives the same answers in another way."""
+        other = copy.copy(self)
+        object.__setattr__(other, "adapted", network)
         return other
 
     def score(self, x: Any) -> Tensor:

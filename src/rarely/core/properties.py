@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import instance, kind, whole
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, tensor
 from rarely.core.stacking import CannotStack, stack
@@ -59,24 +60,19 @@ class Misclassification(Composable):
     Without a label, the network's own prediction at the input model's center is taken.
     """
 
-    label: Tensor | None  # () or stacked (B, 1)
+    label: Tensor | str | None  # () or stacked (B, 1); the name of a class until a Problem knows its number
 
-    def __init__(self, label: int | Tensor | None = None) -> None:
-        object.__setattr__(self, "label", as_label(label, "label") if label is not None else None)
-
-    def _known(self) -> Tensor:
-        if self.label is None:
-            raise InputError("the label is not known yet; make a Problem, which takes it from the network, or give one")
-        return self.label
+    def __init__(self, label: int | str | Tensor | None = None) -> None:
+        object.__setattr__(self, "label", _class(label, "label") if label is not None else None)
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
-        label = self._known()
+        label = _known(self.label)
         y = _outputs(y)
         index = label.expand(y.shape[:-1]).unsqueeze(-1)
         return (y - y.gather(-1, index)).scatter(-1, index, -torch.inf)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
-        label = self._known()
+        label = _known(self.label)
         y = _outputs(y)
         index = label.expand(y.shape[:-1]).unsqueeze(-1)
         return y.scatter(-1, index, -torch.inf).amax(-1) - y.gather(-1, index).squeeze(-1)
@@ -86,21 +82,21 @@ class Misclassification(Composable):
 class Targeted(Composable):
     """The target class scores at least as high as the label: s = y_target - y_label."""
 
-    label: Tensor
-    target: Tensor
+    label: Tensor | str  # as of Misclassification
+    target: Tensor | str
 
-    def __init__(self, label: int | Tensor, target: int | Tensor) -> None:
-        object.__setattr__(self, "label", as_label(label, "label"))
-        object.__setattr__(self, "target", as_label(target, "target"))
-        if int(self.label) == int(self.target):
-            raise InputError(f"target and label are both {int(self.label)}; they must differ")
+    def __init__(self, label: int | str | Tensor, target: int | str | Tensor) -> None:
+        object.__setattr__(self, "label", _class(label, "label"))
+        object.__setattr__(self, "target", _class(target, "target"))
+        if str(self.label) == str(self.target):
+            raise InputError(f"target and label are both {label}; they must differ")
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
         return self.score(x, y).unsqueeze(-1)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
         y = _outputs(y)
-        pick = torch.stack((self.target, self.label), -1).expand(*y.shape[:-1], 2)
+        pick = torch.stack((_known(self.target), _known(self.label)), -1).expand(*y.shape[:-1], 2)
         chosen = y.gather(-1, pick)
         return chosen[..., 0] - chosen[..., 1]
 
@@ -294,8 +290,9 @@ def stack_properties(properties: Sequence[Property]) -> Property:
         return EachProperty(tuple(properties))
 
 
-def adapt_property(prop: Any, dtype: torch.dtype) -> Property:
+def adapt_property(given: Any, dtype: torch.dtype) -> Property:
     """A Property from one of ours or from a function of (x, y), for outputs of `dtype`."""
+    prop = instance(given, "the property")
     if isinstance(prop, LinearConstraint) and prop.limit is prop.b:
         return prop.as_written(dtype)
     if isinstance(prop, (Both, Either)):
@@ -304,9 +301,10 @@ def adapt_property(prop: Any, dtype: torch.dtype) -> Property:
         return prop
     if callable(prop):
         return Scored(prop)
+    label = f"; for a label write Misclassification({prop})" * isinstance(prop, int)
     raise InputError(
         f"a property must be Misclassification, Targeted, LinearConstraint or a function of (x, y), "
-        f"not {type(prop).__name__}"
+        f"not {kind(prop)}{label}"
     )
 
 
@@ -318,8 +316,20 @@ def _as_property(prop: object) -> Property:
     return prop
 
 
+def _known(label: Tensor | str | None) -> Tensor:
+    if isinstance(label, Tensor):
+        return label
+    raise InputError("the label is not known yet; make a Problem, which takes it from the network, or give its number")
+
+
+def _class(value: int | str | Tensor, name: str) -> Tensor | str:
+    return value if isinstance(value, str) else as_label(value, name)
+
+
 def as_label(value: int | Tensor, name: str) -> Tensor:
-    label = torch.as_tensor(value).cpu()
-    if label.ndim or label.is_floating_point() or label.is_complex() or int(label) < 0:
-        raise InputError(f"{name} must be one whole number of at least 0, got {value}")
-    return label.long()
+    if isinstance(value, str):
+        raise InputError(f"{name} is the number of a class, got {value!r}: its place in your list of names, from 0")
+    label = whole(value, name)
+    if label < 0:
+        raise InputError(f"{name} must be a whole number of at least 0, got {label}")
+    return torch.tensor(label)

@@ -12,6 +12,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import whole
+from rarely.core.errors import InputError
+
 T = TypeVar("T")
 
 _LANES = 4  # streams that a large draw on a CPU is split into
@@ -26,7 +29,10 @@ class Rng:
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device)
+        if abs(seed := whole(seed, "seed")) >= 2**63:
+            raise InputError(f"seed must fit into 64 bits, got {seed}")
         self.generator.manual_seed(seed)
+        self.in_lanes = True  # large draws on a CPU, in streams that are seeded once
         self._lanes: list[torch.Generator] = []
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -61,7 +67,7 @@ class Rng:
                 yield slice(start, stop), pool[:, row : row + stop - start], 1.0 - 2.0 * (share % 2)
 
     def _large(self, shape: Sequence[int]) -> bool:
-        return self.device.type == "cpu" and math.prod(shape) >= _LARGE
+        return self.in_lanes and self.device.type == "cpu" and math.prod(shape) >= _LARGE
 
     def _in_lanes(self, shape: Sequence[int], dtype: torch.dtype, fill: Callable[..., Tensor]) -> Tensor:
         """torch draws on one thread, at more than half the cost of a small network: here one thread to a stream.
@@ -94,10 +100,19 @@ class Rng:
 
     def globally(self, draw: Callable[[], T]) -> T:
         """Run code that draws from torch's global generator (a user's sampler), seeded by this one."""
-        devices = [self.device] if self.device.type == "cuda" else []
+        devices, seed = [self.device] if self.device.type == "cuda" else [], self.seed()
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(self.seed())
+            torch.manual_seed(seed)
             return draw()
+
+
+def _of_torch() -> Rng:
+    rng = Rng(0)
+    rng.generator, rng.in_lanes = torch.default_generator, False
+    return rng
+
+
+TORCHS = _of_torch()  # torch's own generator, governed by `torch.manual_seed`: for draws that somebody looks at
 
 
 def _run_all(tasks: Sequence[Callable[[], object]]) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import real, whole
 from rarely.core.errors import InputError
 
 _PASS = 0.04  # share of a time limit that one forward pass may take
@@ -31,9 +32,9 @@ class Spend:
     """
 
     def __init__(self, cases: int, max_calls: int | None = None, timeout: float | None = None) -> None:
-        if max_calls is not None and max_calls < 1:
+        if max_calls is not None and (max_calls := whole(max_calls, "max_evaluations")) < 1:
             raise InputError(f"max_evaluations must be at least 1, got {max_calls}")
-        if timeout is not None and not timeout > 0:
+        if timeout is not None and not (timeout := real(timeout, "timeout")) > 0:
             raise InputError(f"timeout must be positive, got {timeout}")
         self.evaluations = torch.zeros(cases, dtype=torch.long)
         self.gradients = torch.zeros(cases, dtype=torch.long)

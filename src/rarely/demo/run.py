@@ -13,11 +13,12 @@ import torch
 from rarely.core.problem import Problem
 from rarely.core.properties import Misclassification
 from rarely.demo import DemoProblem, images, manifest
+from rarely.display.figures import plot_levels, plot_probabilities, save
 from rarely.inputs import LpBall
 from rarely.io.networks import load_network
 from rarely.io.problems import load_problem
 from rarely.questions.result import Estimate
-from rarely.report.figures import plot_levels, plot_probabilities, plot_witnesses, save
+from rarely.report.figures import plot_witnesses
 
 
 def problems() -> tuple[list[DemoProblem], list[Problem]]:

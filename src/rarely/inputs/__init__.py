@@ -10,6 +10,7 @@ from rarely.inputs.laws import Choice, Empirical, Fixed, Law, Normal, OneHot, Un
 from rarely.inputs.lp_ball import LpBall
 from rarely.inputs.mixture import Mixture
 from rarely.inputs.noise import GaussianNoise, PixelDropout, PoissonNoise
+from rarely.inputs.product import Product
 from rarely.inputs.tabular import Tabular
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "OneHot",
     "PixelDropout",
     "PoissonNoise",
+    "Product",
     "Tabular",
     "TruncatedGaussian",
     "Uniform",

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, inside, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
+from rarely.core.words import ranges
 from rarely.inputs.common import one_each, uniform_between
 from rarely.stats.normal import Span
 
@@ -42,6 +43,10 @@ class Box:
             )
         assign(self, low=lower.contiguous(), high=upper.contiguous(), event_shape=tuple(lower.shape))
 
+    @property
+    def words(self) -> str:
+        return f"uniform in {ranges(self.low, self.high)}"
+
     @cached_property
     def _span(self) -> Span:
         return Span(self.low, self.high)
@@ -50,7 +55,7 @@ class Box:
     def center(self) -> Tensor:
         return 0.5 * (self.low + self.high)
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return uniform_between(self.low, self.high, (*leading(shape), *self.event_shape), rng)
 
     def log_density(self, x: Tensor) -> Tensor:

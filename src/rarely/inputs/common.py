@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 
 
 class _Shaped(Protocol):
@@ -33,7 +33,7 @@ def one_each(self: _Shaped) -> int:
     return math.prod(self.event_shape)
 
 
-def sample_normals(self: _Mapped, shape: int | Shape, rng: Rng) -> Tensor:
+def sample_normals(self: _Mapped, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
     """Independent inputs, (*shape, *event), made of normals."""
     return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.center.dtype))
 

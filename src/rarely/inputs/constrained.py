@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, InputModel, Shape, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
+from rarely.core.words import inputs_in_words
 
 _SMALLEST_SHARE = 1e-4  # of a box that linear constraints on the inputs may leave
 _TRIALS = 1_000_000  # draws spent on finding that share
@@ -50,10 +51,14 @@ class Constrained:
         return cls(base, matrix, bounds, share, center, tuple(base.event_shape))
 
     @property
+    def words(self) -> str:
+        return f"{inputs_in_words(self.base)}; only where linear constraints on the inputs hold"
+
+    @property
     def support(self) -> tuple[Tensor, Tensor] | None:
         return self.base.support
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         *rows, n = leading(shape)
         count, size = math.prod(rows), math.prod(self.event_shape)
         block = int(min(max(n, 1.2 * n / float(self.share.min())), max(n, _BLOCK / (count * size)))) + 1

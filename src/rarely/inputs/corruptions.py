@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, check_range, tensor
+from rarely.core.words import law_in_words
 from rarely.inputs.common import no_density, sample_normals
 from rarely.inputs.laws import Law
 
@@ -75,6 +76,11 @@ class Corruptions:
             kinds=tuple(active),
             event_shape=tuple(picture.shape),
         )
+
+    @property
+    def words(self) -> str:
+        changes = ", ".join(f"{kind} {law_in_words(of)}" for kind, of in zip(self.kinds, self.laws, strict=True))
+        return f"a picture with {changes}, each independent of the others"
 
     @property
     def normal_dim(self) -> int:

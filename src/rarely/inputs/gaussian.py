@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError
-from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, tensor
+from rarely.core.input_model import ArrayLike, Shape, array, assign, event_dims, inside, tensor
+from rarely.core.words import ranges, span
 from rarely.inputs.common import as_matrix, one_each, sample_normals, scale_like
 from rarely.stats.normal import truncated_quantile
 
@@ -49,6 +50,12 @@ class Gaussian:
         shape, independent = tuple(center.shape), covariance is None
         assign(self, mean=center, std=scale, factor=factor, event_shape=shape, independent=independent)
 
+    @property
+    def words(self) -> str:
+        related = "" if self.independent else ", and correlations"
+        around = f"normal around an input of {self.mean.numel():,} numbers"
+        return f"{around}, with standard deviation {span(self.std)}{related}"
+
     def log_density(self, x: Tensor) -> Tensor:
         offset = x - self.mean
         if self.independent:
@@ -82,8 +89,8 @@ class TruncatedGaussian:
     def __init__(self, mean: ArrayLike, std: ArrayLike, low: ArrayLike, high: ArrayLike) -> None:
         center = tensor(mean, "mean")
         try:
-            bounds = (torch.as_tensor(v, dtype=center.dtype).expand(center.shape) for v in (low, high))
-            lower, upper = (bound.contiguous() for bound in bounds)
+            bounds = (array(v, name).to(center.dtype) for v, name in ((low, "low"), (high, "high")))
+            lower, upper = (bound.expand(center.shape).contiguous() for bound in bounds)
         except RuntimeError as error:
             raise InputError(f"low and high must have the shape of the mean, {tuple(center.shape)}: {error}") from error
         if bool(torch.isnan(lower).any() | torch.isnan(upper).any()):
@@ -94,6 +101,10 @@ class TruncatedGaussian:
         if bool((scale <= 0).any()):
             raise InputError("std must be positive; fix a coordinate by low == high instead")
         assign(self, mean=center, std=scale, low=lower, high=upper, event_shape=tuple(center.shape))
+
+    @property
+    def words(self) -> str:
+        return f"normal with standard deviation {span(self.std)}, conditioned on {ranges(self.low, self.high)}"
 
     @property
     def center(self) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rarely.core.errors import InputError, NetworkError
 from rarely.core.input_model import Shape, assign, leading
 from rarely.core.network import Network, adapt_network
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
 from rarely.inputs.common import no_density
 
 _PROBE = 2  # latents that show which shape the decoder gives
@@ -53,6 +53,10 @@ class Generator:
         assign(self, event_shape=tuple(made.shape[1:]))
 
     @property
+    def words(self) -> str:
+        return f"what a generator makes of {self.normal_dim:,} standard normals"
+
+    @property
     def normal_dim(self) -> int:
         return math.prod(self.latent)
 
@@ -64,7 +68,7 @@ class Generator:
     def center(self) -> Tensor:
         return self.from_normal(torch.zeros(self.normal_dim, dtype=self.decoder.dtype))
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.decoder.dtype))
 
     def from_normal(self, z: Tensor) -> Tensor:

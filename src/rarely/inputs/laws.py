@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -140,16 +141,19 @@ def _at_zero(self: Any) -> Tensor:
 
 @dataclass(frozen=True, init=False)
 class Choice:
-    """One of a list of numbers, such as an integer or the code of a category."""
+    """One of a list of numbers, such as an integer, or of texts, which are numbered in their order from 0."""
 
     values: Tensor  # (K,)
     edges: Tensor  # (K - 1,) of the normal: below the first is the first value
+    names: tuple[str, ...]  # of values that are texts
     width = 1
     center = property(_at_zero)
 
-    def __init__(self, values: ArrayLike, probabilities: ArrayLike | None = None) -> None:
-        numbers = tensor(values, "values").flatten()
-        assign(self, values=numbers, edges=_edges(numbers.numel(), probabilities))
+    def __init__(self, values: ArrayLike | Sequence[str], probabilities: ArrayLike | None = None) -> None:
+        given = np.asarray(values)
+        names = tuple(str(name) for name in given.tolist()) if given.dtype.kind in "OUS" and given.ndim == 1 else ()
+        numbers = tensor(np.arange(len(names)) if names else values, "values").flatten()
+        assign(self, values=numbers, edges=_edges(numbers.numel(), probabilities), names=names)
 
     @classmethod
     def integers(cls, low: int, high: int) -> Choice:

@@ -10,11 +10,13 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import ends, real
 from rarely.core.errors import InputError
-from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, kept_normals, leading, tensor
+from rarely.core.rng import TORCHS, Rng
 from rarely.inputs.box import Box
 from rarely.inputs.common import uniform_between
+from rarely.inputs.cut_ball import CutBall, cut_ball
 from rarely.stats.normal import Span, log_radial_fraction
 
 
@@ -22,8 +24,9 @@ from rarely.stats.normal import Span, log_radial_fraction
 class LpBall:
     """Uniform in {x : |x - center|_norm <= radius, clip[0] <= x <= clip[1]}.
 
-    For l-infinity the cut ball is a box and everything is exact and fast. For l1 and l2 a cut ball has no map from
-    normals (`normal_dim` is None) unless the cut removes nothing; it is sampled exactly by rejection.
+    For l-infinity the cut ball is a box and everything is exact and fast. A cut l2 ball is mapped from normals of which
+    most are kept (`CutBall`). A cut l1 ball, and an l2 ball whose cut is near in nearly all coordinates, have no map
+    from normals (`normal_dim` is None) unless the cut removes nothing; they are sampled exactly by rejection.
     """
 
     middle: Tensor  # (*event) center of the ball
@@ -33,6 +36,7 @@ class LpBall:
     rate: Tensor  # () width of the product law that rejection sampling proposes from; 0 when not cut
     norm: float
     cut: bool
+    map: CutBall | None  # of a cut ball that has one
     event_shape: Shape
     center = property(attrgetter("middle"))
     support = property(attrgetter("low", "high"))
@@ -44,27 +48,33 @@ class LpBall:
         norm: float | str = math.inf,
         clip: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> None:
-        middle, order = tensor(center, "center"), float(norm)
-        if order not in (1.0, 2.0, math.inf):
-            raise InputError(f"norm must be 1, 2 or inf, got {norm}")
+        middle, order, radius = tensor(center, "center"), _order(norm), real(radius, "radius")
         if not (math.isfinite(radius) and radius >= 0):
             raise InputError(f"radius must be a finite number of at least 0, got {radius}")
         box = Box(middle - radius, middle + radius)
         cut = False
         if clip is not None:
             try:
-                limits = Box(*(tensor(c, "clip").to(middle.dtype).expand(middle.shape) for c in clip))
+                limits = Box(*(tensor(c, "clip").to(middle.dtype).expand(middle.shape) for c in ends(clip, "clip")))
             except RuntimeError as error:
                 raise InputError(f"clip must have the shape of the center, {tuple(middle.shape)}: {error}") from error
             if not bool(inside(middle, limits.low, limits.high, tuple(middle.shape))):
                 raise InputError("the center lies outside clip; clip must contain the unperturbed input")
             cut = order != math.inf and bool(((limits.low > box.low) | (limits.high < box.high)).any())
             box = Box(torch.maximum(box.low, limits.low), torch.minimum(box.high, limits.high))
-        rate = _proposal_width(middle, radius, order, box) if cut else 0.0
+        made = cut_ball(box.low - middle, box.high - middle, radius) if cut and order == 2 else None
+        rate = _proposal_width(middle, radius, order, box) if cut and made is None else 0.0
         assign(
             self, middle=middle, radius=middle.new_tensor(radius), low=box.low, high=box.high,
-            rate=middle.new_tensor(rate), norm=order, cut=cut, event_shape=tuple(middle.shape),
+            rate=middle.new_tensor(rate), norm=order, cut=cut, map=made, event_shape=tuple(middle.shape),
         )  # fmt: skip
+
+    @property
+    def words(self) -> str:
+        norm = "∞" if self.norm == math.inf else f"{self.norm:g}"
+        ball = f"uniform in the ball of radius {float(self.radius):g} in the {norm}-norm around an input"
+        limits = f"values between {float(self.low.min()):.4g} and {float(self.high.max()):.4g}"
+        return f"{ball} of {self.middle.numel():,} numbers; {limits}"
 
     @cached_property
     def _span(self) -> Span:
@@ -73,10 +83,22 @@ class LpBall:
     @property
     def normal_dim(self) -> int | None:
         d = int(torch.Size(self.event_shape).numel())
+        if self.map is not None:
+            return d
         return None if self.cut else d + 1 if self.norm == 1 else d
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def log_kept(self, z: Tensor) -> Tensor | None:
+        """Log of the chance that normals are kept (see `InputModel`); None where all are."""
+        return None if self.map is None else self.map.log_kept(z)
+
+    @property
+    def log_share(self) -> Tensor:
+        return self.radius.new_zeros(()) if self.map is None else self.map.log_share
+
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         lead = leading(shape)
+        if self.map is not None:
+            return self.from_normal(kept_normals(self, lead, rng, self.middle.dtype))
         if self.cut:
             return self._rejection(lead, rng)
         assert self.normal_dim is not None
@@ -94,6 +116,8 @@ class LpBall:
     def from_normal(self, z: Tensor) -> Tensor:
         if self.norm == math.inf:
             return self._span.at(z.reshape(*z.shape[:-1], *self.event_shape))
+        if self.map is not None:
+            return (self.middle + self.map.offsets(z)).clamp(self.low, self.high)  # rounding only
         radius = self.radius.reshape(self.radius.shape + (1,) * len(self.event_shape))
         if self.norm == 2:
             length = z.norm(dim=-1, keepdim=True).clamp_min(1e-12)
@@ -143,6 +167,17 @@ class LpBall:
             flat[todo[keep]] = proposal[keep]
             todo = todo[~keep]
         raise InputError("the cut ball is too thin to sample: almost all of it lies outside clip")
+
+
+def _order(norm: object) -> float:
+    """1, 2 or inf, also as "l2" and "linf"."""
+    try:
+        order = float(norm.lower().removeprefix("l") if isinstance(norm, str) else norm)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        order = math.nan
+    if order not in (1.0, 2.0, math.inf):
+        raise InputError(f"norm must be 1, 2 or inf, got {norm!r}")
+    return order
 
 
 def _propose(

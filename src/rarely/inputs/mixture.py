@@ -9,14 +9,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import kind
 from rarely.core.errors import InputError
-from rarely.core.input_model import ArrayLike, Custom, InputModel, Shape, adapt_inputs, assign, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.input_model import (
+    ArrayLike,
+    Custom,
+    InputModel,
+    Shape,
+    adapt_inputs,
+    assign,
+    leading,
+    log_kept,
+    tensor,
+)
+from rarely.core.rng import TORCHS, Rng
+from rarely.core.words import inputs_in_words
 from rarely.inputs.box import Box
 from rarely.inputs.constrained import Constrained
 from rarely.inputs.gaussian import Gaussian, TruncatedGaussian
 from rarely.inputs.lp_ball import LpBall
 from rarely.stats.normal import LOG_SQRT_2PI, Span
+
+_TOLD = 8  # components that words tell one by one
 
 
 @dataclass(frozen=True, init=False)
@@ -36,6 +50,8 @@ class Mixture:
     def __init__(
         self, components: Sequence[object], weights: ArrayLike | None = None, log_volumes: ArrayLike | None = None
     ) -> None:
+        if not isinstance(components, list | tuple):
+            raise InputError(f"a mixture takes a list of input models, got {kind(components)}")
         models = tuple(adapt_inputs(component) for component in components)
         if not models:
             raise InputError("a mixture needs at least one component")
@@ -56,12 +72,21 @@ class Mixture:
         )  # fmt: skip
 
     @property
+    def words(self) -> str:
+        shares = torch.exp(self.log_weights.double()).tolist()
+        told = map(inputs_in_words, self.components)
+        parts = [f"with probability {share:.3g} {one}" for share, one in zip(shares, told, strict=True)]
+        return "; ".join(parts) if len(parts) <= _TOLD else f"one of {len(parts)} parts, the first {parts[0]}"
+
+    @property
     def normal_dim(self) -> int | None:
         dims = {model.normal_dim for model in self.components}
         if len(dims) > 1 or None in dims:
             return None
         (dim,) = dims
         assert dim is not None
+        if any(log_kept(model, torch.zeros(1, dim)) is not None for model in self.components):
+            return None  # normals that one component keeps are not those of another
         return dim + 1  # one more normal chooses the component
 
     @property
@@ -76,7 +101,7 @@ class Mixture:
         lows, highs = zip(*(support for support in supports if support is not None), strict=True)
         return torch.stack(lows).amin(0), torch.stack(highs).amax(0)
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         lead = leading(shape)
         u = rng.uniform(lead)
         edges = torch.cumsum(self.log_weights.exp(), -1)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, check_range, tensor
+from rarely.core.words import span
 from rarely.inputs.common import no_density, one_each, sample_normals, scale_like
 from rarely.inputs.laws import with_slope
 from rarely.stats.normal import lower_tail
@@ -44,6 +45,11 @@ class GaussianNoise:
         low, high = (torch.full_like(picture, limit) for limit in clip)
         assign(self, image=picture, std=scale, low=low, high=high, event_shape=tuple(picture.shape))
 
+    @property
+    def words(self) -> str:
+        limits = f"{float(self.low.min()):.4g} to {float(self.high.max()):.4g}"
+        return f"an input with normal noise of standard deviation {span(self.std)} on every value, cut to {limits}"
+
     def from_normal(self, z: Tensor) -> Tensor:
         noisy = torch.addcmul(self.image, z.reshape(*z.shape[:-1], *self.event_shape), self.std)
         return noisy.clamp(self.low, self.high)
@@ -72,6 +78,10 @@ class PoissonNoise:
             raise InputError("the image has negative values; shot noise needs brightness of at least 0")
         per_unit = torch.full_like(picture, photons)
         assign(self, rate=picture * per_unit, photons=per_unit, event_shape=tuple(picture.shape))
+
+    @property
+    def words(self) -> str:
+        return f"a picture that counts photons, {span(self.photons)} of them at a value of 1"
 
     @property
     def center(self) -> Tensor:
@@ -121,6 +131,11 @@ class PixelDropout:
             edge=torch.full_like(pixels, float(edge)),
             event_shape=tuple(picture.shape),
         )
+
+    @property
+    def words(self) -> str:
+        dead = torch.special.ndtr(-self.edge.double())
+        return f"a picture of which every pixel is dead with probability {span(dead)} and shows {span(self.value)}"
 
     @property
     def normal_dim(self) -> int:

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from rarely.core.errors import InputError
+from rarely.core.fitted import Column
 from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
-from rarely.core.rng import Rng
+from rarely.core.rng import TORCHS, Rng
+from rarely.core.words import law_in_words
 from rarely.inputs.common import as_matrix, no_density
 from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot
 
 _SHRINK = 1e-6  # towards independence: a copy of a column would make the correlation singular
+_TOLD = 8  # columns that words tell one by one
 
 
 @dataclass(frozen=True, init=False)
@@ -98,6 +101,12 @@ class Tabular:
         return cls(found, _correlation(scores) if correlated else None)
 
     @property
+    def words(self) -> str:
+        columns = [f"{name} {law_in_words(of)}" for name, of in zip(self.names, self.laws, strict=True)]
+        rest = f" and {len(columns) - _TOLD} more" * (len(columns) > _TOLD)
+        return f"rows of a table: {', '.join(columns[:_TOLD])}{rest}"
+
+    @property
     def normal_dim(self) -> int:
         return int(self.factor.shape[-1])
 
@@ -110,7 +119,7 @@ class Tabular:
         lows, highs = zip(*(law.support for law in self.laws), strict=True)
         return torch.cat(lows, -1), torch.cat(highs, -1)
 
-    def sample(self, shape: int | Shape, rng: Rng) -> Tensor:
+    def sample(self, shape: int | Shape, rng: Rng = TORCHS) -> Tensor:
         return self.from_normal(rng.normal((*leading(shape), self.normal_dim), self.factor.dtype))
 
     def from_normal(self, z: Tensor) -> Tensor:
@@ -124,17 +133,23 @@ class Tabular:
                 column += 1
         return torch.cat(parts, -1)
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Where each column stands in an input, and what its categories are called."""
+        named = zip(self.names, self.laws, strict=True)
+        return tuple(Column(name, law.width, getattr(law, "names", ())) for name, law in named)
+
     def records(self, x: Tensor) -> list[dict[str, float | str]]:
         """Rows (n, *event) by the names of their columns, categories by their names: witnesses that people can read."""
         rows: list[dict[str, float | str]] = [{} for _ in range(len(x))]
         if not rows:  # no witness at all has no columns either
             return rows
         place = 0
-        for name, law in zip(self.names, self.laws, strict=True):
-            part = x[:, place : place + law.width]
-            place += law.width
-            for row, values in zip(rows, part.tolist(), strict=True):
-                row[name] = law.names[int(np.argmax(values))] if isinstance(law, OneHot) else values[0]
+        for column in self.columns:
+            part = x[:, place : place + column.width].numpy(force=True)
+            place += column.width
+            for row, value in zip(rows, column.values(part).tolist(), strict=True):
+                row[column.name] = value
         return rows
 
 
@@ -178,9 +193,8 @@ def _numbers(values: np.ndarray[Any, Any], key: str | int) -> np.ndarray[Any, An
 def _category(values: np.ndarray[Any, Any], one_hot: bool) -> Law:
     names, counts = np.unique(values.astype(str) if values.dtype.kind in "OUSb" else values, return_counts=True)
     if one_hot:
-        return OneHot(counts, [name if isinstance(name, str) else f"{name:g}" for name in names.tolist()])
-    codes = names.astype(np.float64) if names.dtype.kind in "iuf" else np.arange(len(names), dtype=np.float64)
-    return Choice(codes, counts)
+        return OneHot(counts, [name if isinstance(name, str) else f"{name:.12g}" for name in names.tolist()])
+    return Choice(names, counts)
 
 
 def _integers(numbers: np.ndarray[Any, Any], key: str | int) -> Law:

@@ -32,7 +32,7 @@ def module_of(name: str) -> ModuleType:
         raise InputError(f"{name!r} is not of the form module:attribute")
     try:
         return _script(module_name) if module_name.endswith(".py") else _module(module_name)
-    except Exception as error:  # the user's module runs on import and may raise anything
+    except (Exception, SystemExit) as error:  # the user's module runs on import and may raise anything
         raise _failed(name, error) from error
 
 
@@ -52,7 +52,7 @@ def _script(file: str) -> ModuleType:
     return module
 
 
-def _failed(name: str, error: Exception) -> NetworkError:
+def _failed(name: str, error: BaseException) -> NetworkError:
     return NetworkError(f"{name} cannot be imported ({type(error).__name__}: {error})")
 
 

@@ -190,7 +190,7 @@ def _takes_nothing(target: Any) -> bool:
 def _call(name: str, factory: Callable[[], Any]) -> Any:
     try:
         return factory()
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         raise NetworkError(f"{name}() failed ({type(error).__name__}: {error})") from error
 
 

@@ -26,7 +26,7 @@ class State:
     score: Tensor  # (B, N)
     scale: Tensor  # (B, 1) or (B, N) step size
     gradient: Tensor | None = None  # (B, N, d) of the score
-    log_density: Tensor | None = None  # (B, N), for kernels in the space of the inputs
+    log_density: Tensor | None = None  # (B, N), of inputs or of normals, where it is not that of normals alone
     unit: Tensor | None = None  # (B, 1, *event) length that a step of scale 1 has in each coordinate
     own_scale: bool = False  # whether every chain has a step size of its own
 
@@ -140,14 +140,29 @@ def passes(score: Tensor, level: Tensor, strict: bool) -> Tensor:
 
 def normal_init(batch: Batch, n: int, rng: Rng, scale: float, gradient: bool = False) -> State:
     """The common start of the kernels in z-space."""
-    d = batch.inputs.normal_dim
-    assert d is not None
-    z = rng.normal((len(batch), n, d), batch.dtype)
-    first = z.new_full((len(batch), 1), scale)
+    z = batch.normals(n, rng)
+    first, chance = z.new_full((len(batch), 1), scale), batch.log_kept(z)
     if gradient:
         score, slope = batch.gradient_normal(z)
-        return State(z, score, first, gradient=slope)
-    return State(z, batch.score_normal(z), first)
+        return State(z, score, first, gradient=slope, log_density=chance)
+    return State(z, batch.score_normal(z), first, log_density=chance)
+
+
+def allowed(batch: Batch, old: State, new: State, ok: Tensor, rng: Rng, log_ratio: Tensor | None = None) -> Tensor:
+    """The moves `ok` that the ratio of Metropolis takes, for a proposal that is reversible for normals.
+
+    Its logarithm is `log_ratio`, of a proposal that is not quite, and what is gained by the chance that normals are
+    kept (see `InputModel`). Where that is all there is, and is the same for all normals, every move is taken.
+    """
+    gained = log_ratio
+    if new.log_density is not None:
+        before = old.log_density if old.log_density is not None else batch.log_kept(old.position)
+        assert before is not None
+        more = new.log_density - before
+        gained = more if gained is None else gained + more
+    if gained is None:
+        return ok
+    return ok & (torch.log(rng.uniform(ok.shape, new.score.dtype)) < gained)
 
 
 def nudge(state: State, accepted: Tensor, target: float, rate: float, largest: float) -> State:

@@ -11,7 +11,7 @@ from torch import Tensor
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
-from rarely.kernels.base import State, normal_init, nudge, passes
+from rarely.kernels.base import State, allowed, normal_init, nudge, passes
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ class HMC:
             normal = gradient / gradient.norm(dim=-1, keepdim=True).clamp_min(1e-30)
             reflected = v - 2 * (v * normal).sum(-1, keepdim=True) * normal
             v = torch.where(outside.unsqueeze(-1), reflected, v)
-        ok = passes(score, level, strict)
-        return state.accept(State(z, score, state.scale), ok), ok
+        end = State(z, score, state.scale, log_density=batch.log_kept(z))
+        ok = allowed(batch, state, end, passes(score, level, strict), rng)
+        return state.accept(end, ok), ok
 
     def adapt(self, state: State, accepted: Tensor) -> State:
         return nudge(state, accepted, self.target, self.rate, 1.5)

@@ -47,13 +47,17 @@ class HitAndRun:
         angle = 2 * math.pi * rng.uniform(state.score.shape, state.score.dtype)
         low, high = angle - 2 * math.pi, angle
         moved = torch.zeros_like(state.score, dtype=torch.bool)
-        result = state
+        result, chance = state, batch.log_kept(state.position)
+        if chance is not None:  # part of the slice: a height under the chance of the start, that all points must reach
+            chance = chance + torch.log(rng.uniform(chance.shape, chance.dtype))
         for _ in range(self.tries):
             a = angle.unsqueeze(-1)
             z = state.position * torch.cos(a) + xi * torch.sin(a)
-            score = batch.score_normal(z)
+            score, own = batch.score_normal(z), batch.log_kept(z)
             ok = passes(score, level, strict) & ~moved
-            result, moved = result.accept(State(z, score, state.scale), ok), moved | ok
+            if own is not None and chance is not None:
+                ok &= own >= chance
+            result, moved = result.accept(State(z, score, state.scale, log_density=own), ok), moved | ok
             low, high = torch.where(angle < 0, angle, low), torch.where(angle >= 0, angle, high)
             angle = low + rng.uniform(angle.shape, angle.dtype) * (high - low)
         return result, moved

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
-from rarely.kernels.base import State, normal_init, nudge, passes
+from rarely.kernels.base import State, allowed, normal_init, nudge, passes
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Langevin:
         back_push, back_noise = self.drift * beta * _unit(gradient), (state.position - rho * z) / beta
         # log q(z | z') - log q(z' | z) against the normal reference.
         log_ratio = _tilt(back_push, back_noise) - _tilt(push, noise)
-        u = rng.uniform(score.shape, score.dtype)
-        ok = passes(score, level, strict) & (torch.log(u) < log_ratio)
-        return state.accept(State(z, score, state.scale, gradient=gradient), ok), ok
+        proposal = State(z, score, state.scale, gradient=gradient, log_density=batch.log_kept(z))
+        ok = allowed(batch, state, proposal, passes(score, level, strict), rng, log_ratio)
+        return state.accept(proposal, ok), ok
 
     def adapt(self, state: State, accepted: Tensor) -> State:
         return nudge(state, accepted, self.target, self.rate, 0.99)

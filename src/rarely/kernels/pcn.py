@@ -11,7 +11,7 @@ from torch import Tensor
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
-from rarely.kernels.base import State, normal_init, nudge, passes
+from rarely.kernels.base import State, allowed, normal_init, nudge, passes
 from rarely.stats import fused
 
 _FIT_FROM = 12  # chains whose spread says something
@@ -21,7 +21,8 @@ _FIT_FROM = 12  # chains whose spread says something
 class PCN:
     """z' = sqrt(1 - beta^2) z + beta xi, kept when its score passes the level (Cotter et al. 2013, eq. 4.8).
 
-    beta may differ by coordinate. The proposal is reversible for the normal law: only the level is left to check.
+    beta may differ by coordinate. The proposal is reversible for the normal law: only the level is left to check, and
+    where the input model keeps some normals more often than others, their chances.
     """
 
     scale: float = 0.5  # beta at the start
@@ -56,15 +57,20 @@ class PCN:
 
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         beta = (state.scale.unsqueeze(-1) * (1.0 if state.unit is None else state.unit)).clamp_max(1.0)
-        score, moved = [], []
+        score, moved, chance = [], [], []
         # Piece by piece, from the proposal to its acceptance: all that a piece needs stays in the caches of a CPU.
         for chains, noise, sign in rng.moves(state.position.shape, state.position.dtype, batch.chains_per_pass()):
             part = state.part(chains)
             z = _blend(part.position, noise, beta, sign)
-            proposal = State(z, batch.score_normal(z), state.scale)
-            ok = passes(proposal.score, level, strict)
-            score.append(part.accept(proposal, ok).score)
+            proposal = State(z, batch.score_normal(z), state.scale, log_density=batch.log_kept(z))
+            ok = allowed(batch, part, proposal, passes(proposal.score, level, strict), rng)
+            after = part.accept(proposal, ok)
+            score.append(after.score)
             moved.append(ok)
+            if after.log_density is not None:
+                chance.append(after.log_density)
+        if chance:
+            state = replace(state, log_density=torch.cat(chance, 1))
         if len(score) == 1:
             return replace(state, score=score[0]), moved[0]
         return replace(state, score=torch.cat(score, 1)), torch.cat(moved, 1)

@@ -58,15 +58,18 @@ def _violating_before(lines: Lines, last: Particles) -> Tensor:
     return ((score >= 0) & (t > entry)).double()
 
 
-def _test_beyond(lines: Lines, last: Particles, rng: Rng) -> tuple[Tensor, Tensor]:
-    """Inputs at a random place of each line beyond its entry, drawn by the normal law, with their scores.
+def _test_beyond(lines: Lines, last: Particles, rng: Rng) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs at a random place of each line beyond its entry, drawn by the normal law, their scores, and their weights.
 
     They are draws from the violating law (the witnesses), and the share that violates corrects for lines that leave the
-    region again: the mean of P(Z > t) times that share is unbiased for what lies beyond the entries.
+    region again: the mean of P(Z > t) times that share is unbiased for what lies beyond the entries. Each counts by
+    how much the law of the inputs is denser there than where its line was weighed.
     """
     t = last.t.clamp_max(30.0)
     tau = truncated_quantile(rng.normal(t.shape, t.dtype), t, torch.full_like(t, torch.inf)).to(t.dtype)
     z = last.z + tau.unsqueeze(-1) * lines.alpha.unsqueeze(1)
     with torch.no_grad():
         x = lines.batch.inputs.from_normal(z)
-    return x, lines.batch.score(x)
+    here, there = lines.batch.log_weight(z), lines.weight(last.z, t)
+    ratio = torch.ones_like(t) if here is None or there is None else torch.exp(here - there).to(t.dtype)
+    return x, lines.batch.score(x), torch.nan_to_num(ratio)

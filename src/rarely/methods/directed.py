@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import settle
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
@@ -46,6 +47,7 @@ class DirectedSplitting:
     growth: int = 60  # all rounds together are at most this many times the first
 
     def __post_init__(self) -> None:
+        settle(self)
         if not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
         if self.chains < 2 or self.replicates < 2:
@@ -155,7 +157,8 @@ class DirectedSplitting:
                 line.forget()  # better guesses follow
             last = climbed.tempered.last.rows(torch.arange(rows.start, rows.stop, device=line.alpha.device))
             entered = torch.isfinite(last.t)
-            line.points = (last.z + last.t.unsqueeze(-1) * line.alpha)[entered]
+            if bool(entered.any()):  # a direction that leads nowhere has no better points than those it was given
+                line.points = (last.z + last.t.unsqueeze(-1) * line.alpha)[entered]
             own = climbed.slope[rows]
             own = own + (line.slope - own @ line.alpha).unsqueeze(1) * line.alpha
             needles[line].see(list(own))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import settle
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, Number, Searched, Witnesses, gather_witnesses, join_witnesses
@@ -56,6 +57,7 @@ class ImportanceSampling:
     pilot: Splitting = field(default_factory=lambda: Splitting(particles=200, steps=1, keep="all"))
 
     def __post_init__(self) -> None:
+        settle(self)
         if not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
         if self.samples < _FEWEST:
@@ -247,7 +249,8 @@ class _Space:
             basis = self.basis[rows]
             z = rng.normal((len(rows), n, basis.shape[1]), part.dtype)
             z = z + (v - z @ basis) @ basis.mT
-        return z, _log_normal(v) - own.log_density(v), part.score_normal(z)
+        log_w, weight = _log_normal(v) - own.log_density(v), part.log_weight(z)
+        return z, log_w if weight is None else log_w + weight, part.score_normal(z)
 
 
 def _log_normal(v: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import settle
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
@@ -46,6 +47,7 @@ class LineSampling:
     growth: int = 40  # all rounds together are at most this many times the first
 
     def __post_init__(self) -> None:
+        settle(self)
         if not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
         if self.chains < 2 or self.length < 2 or self.replicates < 2:

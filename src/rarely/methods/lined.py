@@ -92,12 +92,22 @@ class LinedRegion:
         `spent` calls are behind it and `left` are left; another method would take `rival` for the same error.
         """
         excess = self.std / error
-        if not math.isfinite(excess) or excess <= _CLOSE or spent * excess**2 > _DEARER * rival:
+        over = not math.isfinite(excess) or excess <= _CLOSE or spent * excess**2 > _DEARER * rival
+        if over or self._unreached():
             return {}
         lacking = {line: min(own, TIMES * line.states) for line, own in self.lacking(error).items() if own > 0}
         room = min(0.7 * left * self.states / max(1, spent), most - self.states)
         share = min(1.0, room / max(1e-9, sum(lacking.values())))
         return {line: share * own for line, own in lacking.items()} if share > 0 else {}
+
+    def _unreached(self) -> bool:
+        """Whether a line did not get to the known violations that it is for, more than a negligible share of them all.
+
+        Where the score tells nothing far from the region, populations miss it, and how little they found says nothing.
+        """
+        own = {line: len(line.points) for line in self.lines if line.points is not None}
+        some = [line for line, count in own.items() if count > _NEGLIGIBLE * sum(own.values())]
+        return any(min(line.alive, default=1.0) < _ALIVE for line in some)
 
     def weakness(self) -> str | None:
         """Why the number should not be believed, if there is a reason."""
@@ -114,7 +124,7 @@ class LinedRegion:
         large = [line for line in self.lines if line.log_mean > least]
         if any(line.beyond < 0.5 for line in large):
             return "lines cross the boundary many times"
-        if any(min(line.alive) < _ALIVE for line in large):
+        if self._unreached() or any(min(line.alive) < _ALIVE for line in large):
             return "few lines reach the violating region"
         spread = float(torch.tensor(values).std())
         return f"replicates scatter by {spread:.1f} in log p" if not spread < _SCATTER else None

@@ -39,7 +39,7 @@ class Line:
     rounds: list[tuple[int, Tensor]] = field(default_factory=list)  # states, and log p of each replicate
     alive: list[float] = field(default_factory=list)  # share of lines that reach the region at all, per round
     heights: list[Tensor] = field(default_factory=list)  # h of the particles at temperature 1
-    hits: int = 0  # test points beyond an entry that violate
+    hits: float = 0.0  # test points beyond an entry that violate, by their weights
     tests: int = 0
     plane: float = 0.0  # where a score is looked at, to guess the entry of a line
     zero: float = 0.0  # the entry that a score of 0 there means
@@ -80,10 +80,10 @@ class Line:
     def forget(self) -> None:
         """What was guessed before guesses were seen to mislead."""
         self.rounds, self.alive, self.heights, self.witnesses = [], [], [], []
-        self.hits, self.tests = 0, 0
+        self.hits, self.tests = 0.0, 0
 
-    def record(self, x: Tensor, scores: Tensor) -> None:
-        self.tests, self.hits = self.tests + scores.numel(), self.hits + int((scores >= 0).sum())
+    def record(self, x: Tensor, scores: Tensor, weights: Tensor) -> None:
+        self.tests, self.hits = self.tests + scores.numel(), self.hits + float(weights[scores >= 0].sum())
         self.witnesses.append(gather_witnesses(x.flatten(0, 1), scores.flatten()))
 
     @property

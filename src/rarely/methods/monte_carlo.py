@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import settle
 from rarely.core.batch import Batch, check_finite, check_first
 from rarely.core.errors import InputError
 from rarely.core.evidence import MAX_WITNESSES, Draws, Evidence, Found, Witnesses, gather_witnesses, join_witnesses
@@ -30,6 +31,7 @@ class MonteCarlo:
     chunk: int = 10_000
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.samples < 1 or self.chunk < 1:
             raise InputError("MonteCarlo needs samples and chunk of at least 1")
         if self.hits is not None and self.hits < 1:

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import settle
 from rarely.core.batch import Batch, check_finite, check_first
 from rarely.core.errors import InputError
 from rarely.core.evidence import MAX_WITNESSES, Witnesses
@@ -55,6 +56,7 @@ class Splitting:
     max_steps: int = 200  # cap for steps="auto"
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.particles < 2:
             raise InputError(f"particles must be at least 2, got {self.particles}")
         if not 0 < self.quantile < 1:

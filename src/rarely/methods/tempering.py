@@ -76,6 +76,14 @@ class Lines:
         """The points (R, N, d) at t (R, N) of the lines through z."""
         return z + t.unsqueeze(-1) * self.alpha.unsqueeze(1)
 
+    def weight(self, z: Tensor, t: Tensor) -> Tensor | None:
+        """Log-weights (R, N) of normals kept, at the mean of a normal beyond t; None where all are 0.
+
+        They vary slowly along a line. What one place misses is found by the tests beyond the entries.
+        """
+        beyond = mean_beyond(torch.where(torch.isfinite(t), t, torch.zeros_like(t)))
+        return self.batch.log_weight(self.at(z, beyond))
+
     def guessed(self, scores: Tensor) -> Tensor:
         """Entries that scores (R, N) at the plane let expect."""
         return self.zero.unsqueeze(1) - scores / self.slope.unsqueeze(1)
@@ -223,7 +231,9 @@ def _guess(lines: Lines, z: Tensor, scores: Tensor) -> Particles:
 def _particles(lines: Lines, z: Tensor, t: Tensor, slope: Tensor) -> Particles:
     entry, _ = lines.cell_entry(z)
     t = torch.maximum(t, entry)
-    return Particles(z, t, log_ndtr(-t.double()), slope)
+    h = log_ndtr(-t.double())
+    weight = lines.weight(z, t)
+    return Particles(z, t, h if weight is None else h + weight, slope)
 
 
 def with_drift(lines: Lines, particles: Particles) -> Particles:
@@ -240,7 +250,7 @@ def with_drift(lines: Lines, particles: Particles) -> Particles:
     g = torch.where((entry >= t).unsqueeze(-1), lines.alpha.unsqueeze(1) - rival, g)
     along = (g @ lines.alpha.unsqueeze(-1)).squeeze(-1)
     steep = along if lines.exact else torch.where(entry >= t, along, particles.slope)
-    hazard = torch.exp(-0.5 * t.double() ** 2 - LOG_SQRT_2PI - log_ndtr(-t.double())).to(t.dtype)
+    hazard = mean_beyond(t)
     drift = (hazard / steep.clamp_min(1e-6)).unsqueeze(-1) * lines.complement(g)
     drift = drift * (_CAP / drift.norm(dim=-1, keepdim=True).clamp_min(1e-9)).clamp(max=1.0)
     drift = torch.where((finite & (steep > 0)).unsqueeze(-1), drift, torch.zeros_like(drift))
@@ -288,6 +298,12 @@ def _leap(lines: Lines, at: Particles, v: Tensor, angle: Tensor, b: Tensor) -> t
     return there, v + kick * there.drift
 
 
+def mean_beyond(t: Tensor) -> Tensor:
+    """E[Z | Z > t] of a standard normal."""
+    exact = t.double()
+    return torch.exp(-0.5 * exact**2 - LOG_SQRT_2PI - log_ndtr(-exact)).to(t.dtype)
+
+
 def _energy(z: Tensor, v: Tensor) -> Tensor:
     """|z|^2 + |v|^2, (R, N) float64."""
     return z.double().square().sum(-1) + v.double().square().sum(-1)
@@ -297,6 +313,4 @@ def _predict(lines: Lines, at: Particles, z: Tensor) -> Tensor:
     """The entry of a proposal's line to first order. The gradient of h is hazard(t) times minus that of t."""
     assert at.drift is not None
     ahead = torch.where(torch.isfinite(at.t), at.t, lines.distance.unsqueeze(1))
-    t = ahead.double()
-    hazard = torch.exp(-0.5 * t**2 - LOG_SQRT_2PI - log_ndtr(-t)).to(z.dtype)
-    return ahead - (at.drift * (z - at.z)).sum(-1) / hazard.clamp_min(1e-6)
+    return ahead - (at.drift * (z - at.z)).sum(-1) / mean_beyond(ahead).clamp_min(1e-6)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.execution import Execution
-from rarely.core.input_model import ArrayLike, tensor
+from rarely.core.input_model import ArrayLike, array, tensor
 from rarely.core.network import Network
 from rarely.core.problem import Problem
 from rarely.core.properties import Misclassification
@@ -48,7 +48,7 @@ def augment(
     violations are rarer than `log_p_min` yield none, and now and then a population dies out. A module keeps its
     training mode; inside it is run in eval mode.
     """
-    pictures, targets = tensor(images, "images"), torch.as_tensor(labels).long()
+    pictures, targets = tensor(images, "images"), array(labels, "labels").long()
     home = images.device if isinstance(images, Tensor) else pictures.device
     if pictures.ndim < 2 or targets.shape != pictures.shape[:1]:
         raise InputError(

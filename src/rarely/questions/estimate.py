@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
 
+from rarely.core.arguments import kind, real, whole
 from rarely.core.batch import Batch
+from rarely.core.calls import Path, called, check_calls
 from rarely.core.errors import InputError
 from rarely.core.evidence import Evidence, Found, no_witnesses
 from rarely.core.execution import Execution
@@ -22,6 +24,8 @@ from rarely.methods.base import Estimator, Progress, Run, forecast
 from rarely.questions.case import Goal
 from rarely.questions.checks import checked
 from rarely.questions.conclude import believe, cut_short
+from rarely.questions.estimates import Estimates
+from rarely.questions.given import Told, as_estimator, as_problems, as_progress
 from rarely.questions.result import Estimate
 from rarely.questions.strategy import Auto
 
@@ -71,6 +75,7 @@ def gathered(
     execution: Execution,
     seed: int,
     known: Sequence[Evidence],
+    progress: Told = None,
 ) -> list[list[Evidence]]:
     """What `auto` learns of each problem on its way to a goal, beside what is `known` already."""
     found: list[list[Evidence]] = [[] for _ in problems]
@@ -81,8 +86,9 @@ def gathered(
     def keep(batch: Batch, row: int, evidence: list[Evidence]) -> None:
         found[int(batch.rows[row])] = evidence
 
-    for _ in learn(problems, pursue, spend, execution, seed, auto.at_once, keep):
-        pass
+    with as_progress(progress, "deciding", len(problems)) as tell:
+        for event in learn(problems, pursue, spend, execution, seed, auto.at_once, keep):
+            tell(event, sum(map(bool, found)))
     return found
 
 
@@ -95,26 +101,31 @@ class Running:
 
     def __init__(
         self,
-        problems: Sequence[Problem],
-        estimator: Estimator | None = None,
+        problems: Problem | Iterable[Problem],
+        estimator: Estimator | str | None = None,
         *,
         seed: int = 0,
         confidence: float = 0.95,
         device: str = "auto",
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         max_evaluations: int | None = None,
         timeout: float | None = None,
         p_min: float | None = None,
         execution: Execution | None = None,
+        workers: int | None = None,
+        checkpoint: Path | None = None,
     ) -> None:
-        if not problems:
+        self.problems = as_problems(problems)
+        if not self.problems:
             raise InputError("there is no problem to estimate")
-        check_confidence(confidence)
-        self.problems = list(problems)
-        self.estimator = _floored(estimator if estimator is not None else Auto(), p_min)
-        self.seed, self.confidence = seed, confidence
+        self.estimator: Estimator = as_estimator(estimator, p_min)
+        self.seed, self.confidence = whole(seed, "seed"), check_confidence(confidence)
+        if execution is not None and not isinstance(execution, Execution):
+            raise InputError(f"execution must be an object such as Execution(rows=1000), got {kind(execution)}")
         self.execution = execution or Execution(device=device, dtype=dtype)
         self.spend = Spend(len(self.problems), max_evaluations, timeout)
+        self.workers, self.checkpoint = workers, checkpoint
+        check_calls(self.problems, workers, checkpoint)
         self.results: list[Estimate | None] = [None] * len(self.problems)
 
     def stop(self) -> None:
@@ -123,9 +134,12 @@ class Running:
 
     def __iter__(self) -> Iterator[Progress]:
         self.spend.restart()
+        with called(self.problems, self.workers, self.checkpoint) as problems:
+            yield from self._events(problems)
+
+    def _events(self, problems: Sequence[Problem]) -> Iterator[Progress]:
         events = learn(
-            self.problems, self.estimator.run, self.spend, self.execution, self.seed, self.estimator.at_once,
-            self._conclude,
+            problems, self.estimator.run, self.spend, self.execution, self.seed, self.estimator.at_once, self._conclude,
         )  # fmt: skip
         told = False
         for event in events:
@@ -137,6 +151,7 @@ class Running:
 
     def _conclude(self, batch: Batch, row: int, evidence: list[Evidence]) -> None:
         number = int(batch.rows[row])
+        problem = self.problems[number]
         interrupted = {"interrupted": True} if self.spend.stopped else {}
         provenance = {
             **interrupted,
@@ -154,14 +169,15 @@ class Running:
         self.results[number] = Estimate(
             belief.outcome, log_prob, std, interval, belief.upper(self.confidence),
             int(self.spend.evaluations[number]), int(self.spend.gradients[number]), self.spend.seconds,
-            method, tuple(evidence), witnesses_of(evidence), notes, provenance, self.problems[number].name,
+            method, tuple(evidence), witnesses_of(evidence, problem), notes, provenance, problem.name,
         )  # fmt: skip
 
 
-def witnesses_of(evidence: Sequence[Evidence]) -> Any:
-    """What was found, the replayed ones first."""
+def witnesses_of(evidence: Sequence[Evidence], problem: Problem | None = None) -> Any:
+    """What was found, the replayed ones first, with the names that the problem's input model has for its numbers."""
     found = sorted((e for e in evidence if isinstance(e, Found)), key=lambda e: not e.replayed)
-    return found[0].witnesses if found else no_witnesses()
+    witnesses = found[0].witnesses if found else no_witnesses()
+    return replace(witnesses, reader=getattr(problem.inputs, "records", None)) if problem is not None else witnesses
 
 
 class Options(TypedDict, total=False):
@@ -170,53 +186,45 @@ class Options(TypedDict, total=False):
     seed: int
     confidence: float
     device: str
-    dtype: torch.dtype | None
+    dtype: torch.dtype | str | None
     max_evaluations: int | None
     timeout: float | None
     p_min: float | None
     execution: Execution | None
-    progress: Callable[[Progress], None] | None
+    workers: int | None
+    checkpoint: Path | None
+    progress: Told
 
 
 @overload
-def estimate(problems: Problem, estimator: Estimator | None = None, **options: Unpack[Options]) -> Estimate: ...
+def estimate(problems: Problem, estimator: Estimator | str | None = None, **options: Unpack[Options]) -> Estimate: ...
 @overload
 def estimate(
-    problems: Sequence[Problem], estimator: Estimator | None = None, **options: Unpack[Options]
-) -> list[Estimate]: ...
+    problems: Iterable[Problem], estimator: Estimator | str | None = None, **options: Unpack[Options]
+) -> Estimates: ...
 def estimate(
-    problems: Problem | Sequence[Problem],
-    estimator: Estimator | None = None,
+    problems: Problem | Iterable[Problem],
+    estimator: Estimator | str | None = None,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Told = None,
     **options: Any,
-) -> Estimate | list[Estimate]:
+) -> Estimate | Estimates:
     """Estimate the violation probability of one problem, or of many that run as batches where they share a network.
 
     `max_evaluations` limits the network calls of each problem (a gradient counts as three), `timeout` the seconds of
     all together. `p_min` is the floor, a probability: where p is smaller, the answer is that it lies below, at less
-    cost. It takes the place of the estimator's `log_p_min`. `progress` is called after every level or chunk;
-    iterate over `Running` for more control.
+    cost. It takes the place of the estimator's `log_p_min`. `workers` processes share the calls of a function that
+    takes long, one input at a time; `checkpoint` is a file that keeps its answers: the same run, started again, goes on
+    from them and ends in the same bits. `progress=True` shows how far the run is, on a terminal or in a notebook; a
+    function is called after every level or chunk. Iterate over `Running` for more control.
     """
     single = isinstance(problems, Problem)
-    run = Running([problems] if isinstance(problems, Problem) else problems, estimator, **options)
-    for event in run:
-        if progress is not None:
-            progress(event)
-    results = [result for result in run.results if result is not None]
+    run = Running(problems, estimator, **options)
+    with as_progress(progress, "estimating", len(run.problems)) as tell:
+        for event in run:
+            tell(event, sum(result is not None for result in run.results))
+    results = Estimates(result for result in run.results if result is not None)
     return results[0] if single else results
-
-
-def _floored(estimator: Any, p_min: float | None) -> Any:
-    """The estimator with its floor at a probability."""
-    if p_min is None:
-        return estimator
-    if not 0 < p_min < 1:
-        hint = "; a natural log is the log_p_min of an estimator" * (p_min < 0)
-        raise InputError(f"p_min is a probability strictly between 0 and 1, as in 1e-12, got {p_min:g}{hint}")
-    if not hasattr(estimator, "log_p_min"):
-        raise InputError(f"{type(estimator).__name__} has no floor: p_min belongs to Auto and to splitting")
-    return replace(estimator, log_p_min=math.log(p_min))
 
 
 def finish(run: Generator[Any, None, Any]) -> Any:
@@ -228,15 +236,20 @@ def finish(run: Generator[Any, None, Any]) -> Any:
             return stop.value
 
 
-def check_confidence(confidence: float) -> None:
+def check_confidence(given: Any) -> float:
+    confidence = real(given, "confidence")
     if not 0 < confidence < 1:
-        raise InputError(f"confidence must lie strictly between 0 and 1, got {confidence}")
+        hint = f"; {confidence:g} % are {confidence / 100:g}" * (1 < confidence < 100)
+        raise InputError(f"confidence must lie strictly between 0 and 1, got {confidence:g}{hint}")
+    return confidence
 
 
 def describe(value: Any) -> Any:
     """Settings as plain data, for provenance."""
     if is_dataclass(value) and not isinstance(value, type):
         return {"name": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, str | int | float | bool) or value is None:
         return value
     return repr(value)

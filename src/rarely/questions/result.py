@@ -14,9 +14,11 @@ from rarely.core import evidence as records
 from rarely.core.errors import FormatError
 from rarely.core.evidence import REAL, Bracket, Evidence, Levels, Number, Stratum, Witnesses, no_witnesses
 from rarely.core.spend import GRADIENT
+from rarely.questions import showing
 from rarely.stats.statistic import Interval
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
 
 SCHEMA = 2
@@ -50,6 +52,8 @@ _SENTENCES = {
     Outcome.STALLED: "The methods stopped making progress or contradict each other: do not trust a number here.",
     Outcome.OUT_OF_BUDGET: "The budget ran out before there was a number; only an upper bound is known.",
 }
+
+_NUDGE = 1e-9  # of a log: 0.9985 is in the middle of two texts, and becomes the same one from six digits and from all
 
 _RARE = ("No violation was found;", "The violations that were found and replayed are rarer than that:")
 _IN_REALS = "In real arithmetic no input in the region violates the property; this is a proof, but for rounding."
@@ -104,8 +108,9 @@ class Estimate(Costed):
 
     @property
     def word(self) -> str:
-        """The outcome, and that it is about real arithmetic where it is."""
-        return f"{self.outcome.value}{' in real arithmetic' * self.in_reals}"
+        """The outcome as a table names it, with what its reader must not miss."""
+        doubt = "" if self.outcome.trusted else ", do not trust"
+        return f"{self.outcome.value}{doubt}{' in real arithmetic' * self.in_reals}"
 
     @property
     def sentence(self) -> str:
@@ -149,6 +154,9 @@ class Estimate(Costed):
     def _climb(self) -> Any:
         return next((e for e in self.evidence if isinstance(e, Number | Levels) and e.levels), None)
 
+    def __repr__(self) -> str:
+        return f"<Estimate {self}>"
+
     def __str__(self) -> str:
         name = f"{self.name}: " if self.name else ""
         cost = f"({self.calls:,} calls, {self.seconds:.1f} s)"
@@ -159,55 +167,47 @@ class Estimate(Costed):
             return f"{name}{self.word} {cost}"
         if self.outcome is Outcome.STALLED:
             guess = f"; a guess: p = {scientific(self.log_prob)}" if self.log_prob > -math.inf else ""
-            return f"{name}stalled: do not trust a number here, {self._bound()}{guess} {cost}"
-        return f"{name}{self.outcome.value}, {self._bound()} {cost}"
+            return f"{name}stalled: do not trust a number here, {self.bound}{guess} {cost}"
+        return f"{name}{self.outcome.value}, {self.bound} {cost}"
 
     def _number(self) -> str:
         low, high = scientific(self.interval.low), scientific(self.interval.high)
         return f"p = {scientific(self.log_prob)}, {self.interval.confidence:.0%} in [{low}, {high}]"
 
-    def _bound(self) -> str:
+    @property
+    def bound(self) -> str:
+        """The upper bound, with what it supposes."""
         supposed = " if no region was missed" if self.outcome is Outcome.BELOW_FLOOR else ""
         return f"p <= {scientific(self.upper_bound)} at {self.interval.confidence:.0%}{supposed}"
 
+    @property
+    def cells(self) -> tuple[str, str]:
+        """The probability and its interval, or the bound that is known in their place, for a table."""
+        if self.outcome is Outcome.PROVED_SAFE:
+            return "0", "proof"
+        if self.log_prob == -math.inf:
+            return f"<= {scientific(self.upper_bound)}", f"{self.interval.confidence:.0%} bound"
+        return scientific(self.log_prob), f"{scientific(self.interval.low)} to {scientific(self.interval.high)}"
+
     def rows(self) -> Iterator[tuple[str, str]]:
         """Label and value of each line of the table."""
-        if self.name:
-            yield "problem", self.name
-        yield "outcome", self.word
-        yield "", self.sentence
-        if self.outcome is Outcome.VIOLATED:
-            yield "probability", scientific(self.log_prob)
-            low, high = scientific(self.interval.low), scientific(self.interval.high)
-            yield f"{self.interval.confidence:.0%} interval", f"{low} to {high}"
-            yield "log p", f"{self.log_prob:.3f} ± {self.log_prob_std:.3f}, by {self.method}"
-        elif self.outcome is not Outcome.PROVED_SAFE:
-            yield f"upper bound ({self.interval.confidence:.0%})", self._bound()
-        if self.proved_range:
-            yield "proved", self.proved_range
-        yield "witnesses", str(len(self.witnesses))
-        yield "network calls", f"{self.calls:,} ({self.evaluations:,} evaluations, {self.gradients:,} gradients)"
-        yield "seconds", f"{self.seconds:.2f}"
-        for record in self.evidence:
-            told = f"; {record.note}" if isinstance(record, Number) and record.note not in ("", *self.notes) else ""
-            cost = f", {record.calls:,} calls" if record.calls else ""
-            yield f"by {record.method}", f"{record.sentence}{cost}{told}"
-        for note in self.notes:
-            yield "note", note
+        return showing.rows(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
-
-        table = Table(show_header=False, box=None)
-        for label, value in self.rows():
-            table.add_row(label, value)
-        yield table
+        yield showing.table(self)
 
     def _repr_html_(self) -> str:
-        from html import escape
+        return showing.estimate_html(self)
 
-        cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in self.rows())
-        return f"<table>{cells}</table>"
+    def plot(self) -> Figure:
+        """A matplotlib figure: the levels that were climbed, or the interval where there are none."""
+        from rarely.display.figures import plot_estimate
+
+        return plot_estimate(self)
+
+    def to_frame(self) -> Any:
+        """One row of a pandas frame."""
+        return showing.frame([self])
 
     def to_json(self) -> str:
         """Everything but the witnesses' values (those go to .npz), with a schema version."""
@@ -263,6 +263,14 @@ class Concluded(Costed):
     evidence: tuple[Evidence, ...]
     witnesses: Witnesses
 
+    @property
+    def word(self) -> str:
+        """What was decided."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return showing.concluded_html(self)
+
     def _line(self, word: str) -> str:
         return f"{word}: {self.sentence} ({self.calls:,} calls, {self.seconds:.1f} s)"
 
@@ -287,31 +295,15 @@ def scientific(log_prob: float) -> str:
     """A probability given by its natural log, as 1.23e-45, without underflow."""
     if log_prob == -math.inf:
         return "0"
+    log_prob += _NUDGE
     tens = log_prob / math.log(10)
     exponent = math.floor(tens)
     mantissa = round(10 ** (tens - exponent), 2)
     if mantissa >= 10:
         mantissa, exponent = 1.0, exponent + 1
     if exponent >= -2:
-        return f"{math.exp(log_prob):.3g}"
+        return f"{min(1.0, math.exp(log_prob)):.3g}"
     return f"{mantissa:.2f}e{exponent:03d}"
-
-
-def in_words(estimate: Estimate) -> str:
-    """A probability as a person would say it."""
-    if estimate.outcome is Outcome.PROVED_SAFE:
-        return "never: this is proved"
-    if estimate.log_prob == -math.inf:
-        return "never seen"
-    if estimate.prob > 0.5:
-        return f"{estimate.prob:.0%} of the time"
-    names = ("", " thousand", " million", " billion", " trillion", " quadrillion", " quintillion", " sextillion")
-    tens = -estimate.log_prob / math.log(10)
-    if tens >= 3 * len(names):
-        return f"1 in 10^{tens:.0f}"
-    once = float(f"{10**tens:.2g}")
-    power = min(int(math.log10(once) // 3), len(names) - 1)
-    return f"1 in {once / 1000**power:g}{names[power]}"
 
 
 def plain(value: Any) -> Any:

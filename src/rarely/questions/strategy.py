@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from rarely.core.arguments import settle
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Found, Stratum
@@ -80,6 +81,7 @@ class Auto:
     proof_boxes: int | None = None  # limits the first proof by work and leaves the second away: no clock has a say
 
     def __post_init__(self) -> None:
+        settle(self)
         if not self.target_error > 0:
             raise InputError(f"target_error must be positive, got {self.target_error}")
         if not self.proof_seconds >= 0:

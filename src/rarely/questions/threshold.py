@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from rarely.core import evidence as records
+from rarely.core.arguments import real
 from rarely.core.errors import FormatError, InputError
 from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Witnesses
 from rarely.core.execution import Execution
@@ -20,6 +21,7 @@ from rarely.core.thresholds import CHANCE, DRAWN
 from rarely.questions.case import Case
 from rarely.questions.conclude import Belief, believe
 from rarely.questions.estimate import check_confidence, describe, gathered, versions, witnesses_of
+from rarely.questions.given import Told, as_problem, evidence_of
 from rarely.questions.result import CONCLUDED_SCHEMA, Concluded, Estimate, Outcome
 from rarely.questions.strategy import SEARCH, Auto
 from rarely.stats.sequential import draws_needed, log_evidence_above, log_evidence_below
@@ -54,8 +56,13 @@ class Decision(Concluded):
     provenance: dict[str, Any] = field(default_factory=dict, repr=False)  # seed, settings, device, versions
     name: str = ""
 
+    @property
+    def word(self) -> str:
+        """The ruling."""
+        return self.ruling.value
+
     def __str__(self) -> str:
-        return self._line(f"{self.name}: {self.ruling.value}" if self.name else self.ruling.value)
+        return self._line(f"{self.name}: {self.word}" if self.name else self.word)
 
     @classmethod
     def from_data(cls, data: Any, source: str = "<json>") -> Decision:
@@ -157,17 +164,18 @@ def test(
     max_evaluations: int | None = None,
     timeout: float | None = None,
     known: Estimate | Decision | None = None,
+    progress: Told = None,
 ) -> Decision:
     """Decide by sampling whether the probability of a violation lies below `p_max`.
 
     Common thresholds: a test of the count of violations among independent inputs that may be looked at any time. Rare
     ones: the number of `Auto`, where its methods agree. A wrong ruling has probability at most 1 - confidence, if what
     the number assumes is true; the sentence says it. `known`: an earlier answer about this problem, whose evidence is
-    used first.
+    used first. `progress` is that of `estimate`.
     """
-    goal = Below(_checked(p_max), confidence, rigorous=False)
+    goal = Below(_checked(p_max), check_confidence(confidence), rigorous=False)
     auto, execution = Auto(proof_seconds=_BOUNDED), Execution(device=device, dtype=dtype)
-    return _decide(problem, goal, auto, seed, execution, max_evaluations, timeout, known)
+    return _decide(problem, goal, auto, seed, execution, max_evaluations, timeout, known, progress)
 
 
 def certify(
@@ -181,30 +189,33 @@ def certify(
     dtype: torch.dtype | None = None,
     max_evaluations: int | None = None,
     known: Estimate | Decision | None = None,
+    progress: Told = None,
 ) -> Decision:
     """Decide p < p_max by the strongest argument at hand; the decision's sentence says which it was.
 
     In turn: a proof that nothing violates, rigorous bounds on the probability (each with a share of `timeout`), and
-    what `test` does. Proof and bounds have no error.
+    what `test` does. Proof and bounds have no error. `progress` is that of `estimate`.
     """
-    goal = Below(_checked(p_max), confidence, rigorous=True)
+    goal = Below(_checked(p_max), check_confidence(confidence), rigorous=True)
+    timeout = real(timeout, "timeout")
     auto, execution = Auto(proof_seconds=timeout / 3), Execution(device=device, dtype=dtype)
-    return _decide(problem, goal, auto, seed, execution, max_evaluations, timeout, known)
+    return _decide(problem, goal, auto, seed, execution, max_evaluations, timeout, known, progress)
 
 
-def _checked(p_max: float) -> float:
+def _checked(given: float) -> float:
+    p_max = real(given, "p_max")
     if not 0 < p_max < 1:
-        raise InputError(f"p_max must lie strictly between 0 and 1, got {p_max}")
+        raise InputError(f"p_max must lie strictly between 0 and 1, got {p_max:g}")
     return p_max
 
 
 def _decide(
     problem: Problem, goal: Below, auto: Auto, seed: int, execution: Execution, most: int | None,
-    timeout: float | None, known: Estimate | Decision | None,
+    timeout: float | None, known: Estimate | Decision | None, progress: Told,
 ) -> Decision:  # fmt: skip
-    check_confidence(goal.confidence)
+    problem = as_problem(problem, "this question")
     spend = Spend(1, most, timeout)
-    (found,) = gathered([problem], auto, goal, spend, execution, seed, known.evidence if known is not None else ())
+    (found,) = gathered([problem], auto, goal, spend, execution, seed, evidence_of(known), progress)
     ruling, sentence, by = goal.rule(believe(found))
     confidence, calls = 1.0 if by == PROVED else goal.confidence, (int(spend.evaluations), int(spend.gradients))
     provenance = {
@@ -215,6 +226,6 @@ def _decide(
         **versions(),
     }
     return Decision(
-        ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found), provenance,
-        problem.name,
+        ruling, goal.p_max, confidence, sentence, *calls, spend.seconds, tuple(found), witnesses_of(found, problem),
+        provenance, problem.name,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from rarely.bounds.problems import components
+from rarely.core.arguments import real
 from rarely.core.evidence import REAL, Bracket, Evidence, Found, Searched, Witnesses
 from rarely.core.execution import Execution
 from rarely.core.problem import Problem
@@ -16,6 +17,7 @@ from rarely.core.spend import Spend
 from rarely.questions.case import Case
 from rarely.questions.conclude import believe
 from rarely.questions.estimate import gathered, witnesses_of
+from rarely.questions.given import Told, as_problems, evidence_of
 from rarely.questions.result import Concluded, Estimate, Outcome
 from rarely.questions.strategy import Auto
 
@@ -92,22 +94,24 @@ def verify(
     max_evaluations: int | None = None,
     judge: Judge | None = None,
     known: Estimate | Verdict | None = None,
+    progress: Told = None,
 ) -> Verdict:
     """Find an input that violates the property, or prove that there is none, in `timeout` seconds.
 
     A probability alone never decides: then the status is "unknown" ("timeout" when time ran out), and the sentence says
     what statistics know. `judge` may be stricter than the property: a replay in another runtime, say. `known`: an
-    earlier answer about this problem, whose evidence is used first. Of several problems any may be violated.
+    earlier answer about this problem, whose evidence is used first. Of several problems any may be violated. `progress`
+    is that of `estimate`.
     """
-    whole = [problem] if isinstance(problem, Problem) else list(problem)
-    parts = [part for one in whole for part in components(one)]
+    parts = [part for one in as_problems(problem) for part in components(one)]
+    timeout = real(timeout, "timeout")
     spend, goal = Spend(len(parts), max_evaluations, timeout), Settled(judge)
-    before = known.evidence if known is not None and len(parts) == 1 else ()
-    found = gathered(parts, Auto(proof_seconds=timeout), goal, spend, Execution(device=device), seed, before)
+    before = evidence_of(known) if len(parts) == 1 else ()
+    found = gathered(parts, Auto(proof_seconds=timeout), goal, spend, Execution(device=device), seed, before, progress)
     status, sentence, arithmetic = _conclude(found, spend.seconds >= timeout)
     evidence = tuple(e for part in found for e in part)
     calls = int(spend.evaluations.sum()), int(spend.gradients.sum())
-    return Verdict(status, sentence, spend.seconds, *calls, evidence, witnesses_of(evidence), arithmetic)
+    return Verdict(status, sentence, spend.seconds, *calls, evidence, witnesses_of(evidence, *parts[:1]), arithmetic)
 
 
 def _conclude(found: Sequence[Sequence[Evidence]], late: bool) -> tuple[Status, str, str]:

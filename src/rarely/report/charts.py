@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rarely.campaign.robustness import Curve
+from rarely.display.figures import ACCENT, FAINT, INK, SERIES, WARNING
 from rarely.questions.result import scientific
-from rarely.report.figures import (
-    ACCENT,
-    FAINT,
-    INK,
-    SERIES,
-    WARNING,
-    histogram,
-    plot_curves,
-    plot_distribution,
-)
+from rarely.report.figures import histogram, plot_curves, plot_distribution
 from rarely.report.tally import Tally
 
 if TYPE_CHECKING:

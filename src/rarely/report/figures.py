@@ -1,164 +1,82 @@
-"""Figures of estimates, drawn with matplotlib without a window. Each function returns a Figure; `save` writes it."""
+"""Figures of campaigns and of pictures; those of estimates are in `display/figures.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rarely.campaign.robustness import Curve
-from rarely.core.errors import InputError
-from rarely.questions.result import Estimate, Outcome
+from rarely.display.figures import ACCENT, FAINT, LN10, SERIES, WARNING, clean, literal, new_figure, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-INK, ACCENT, FAINT, WARNING = "#22303c", "#1f6f8b", "#b8c4cc", "#c8553d"
-SERIES = (ACCENT, "#c98a1b", "#7a5aa6", "#5b8c5a", "#a34a6d", "#5f6b76")  # curves side by side
 _MARKERS = "osD^vP"
 MAX_POINTS = 2000  # more become a smear, and a large file
-_LONGEST = 44  # characters of a name in a legend; a headline has room for twice as many
-LN10 = math.log(10)
-_FORMATS = (".svg", ".png", ".pdf")
 
 
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure; its kind is the ending of the name."""
-    ending = Path(path).suffix.lower()
-    if ending not in _FORMATS:
-        raise InputError(f"{path}: a figure is written as {', '.join(_FORMATS)}")
-    import matplotlib
+def plot_curves(curves: Sequence[Curve], size: tuple[float, float] = (6.4, 4.2)) -> Figure:
+    """Median and quartiles of log10 p over the radius, a curve for each group; points too where there is one group.
 
-    # Text stays text in an SVG, and the same figure gives the same file.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rarely"}):
-        figure.savefig(path, dpi=160, metadata={"Date": None} if ending == ".svg" else None)
-
-
-def plot_estimate(estimate: Estimate, size: tuple[float, float] = (6.4, 5.2)) -> Figure:
-    """The levels that the sampler climbed, all islands thin, and how often its kernel moved on each."""
-    levels = np.array([level for level in estimate.levels if math.isfinite(level)])
-    if len(levels) == 0:  # no levels: Monte Carlo, or a method that does not climb
-        return plot_probabilities([estimate])
-    figure = _figure(*size)
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    steps = np.arange(1, len(levels) + 1)
-    _mark_violation(top, 1, 0)
-    for climb in estimate.climbs:
-        others = np.array([level for level in climb if math.isfinite(level)])
-        top.plot(np.arange(1, len(others) + 1), others, color=ACCENT, linewidth=0.8, alpha=0.4, zorder=1)
-    top.plot(steps, levels, color=ACCENT, marker="o", markersize=4)
-    top.margins(y=0.15)
-    top.set_ylabel("level (score)")
-    top.set_title(_headline(estimate), fontsize=10, loc="left")
-    acceptance = np.array(estimate.acceptance)
-    bottom.bar(np.arange(1, len(acceptance) + 1), acceptance, color=FAINT, width=0.7)
-    bottom.set_ylim(0, 1)
-    bottom.set_ylabel("acceptance")
-    bottom.set_xlabel("level number")
-    _whole_numbers(bottom.xaxis)
-    _clean(top, bottom)
-    return figure
-
-
-def plot_probabilities(estimates: Sequence[Estimate]) -> Figure:
-    """The probability of each problem with its interval; an arrow where only an upper bound is known."""
-    figure = _figure(7.2, 1.3 + 0.34 * len(estimates))
+    "No violation found" is no number: it has a strip of its own below the scale, and no line leads there.
+    """
+    columns = [np.asarray(column, dtype=float) for curve in curves for column in curve.log_probs]
+    edge, strip = _strip(columns)
+    figure = new_figure(*size)
     axes = figure.subplots()
-    rows = np.arange(len(estimates))[::-1]
-    for y, estimate in zip(rows, estimates, strict=True):
-        if estimate.outcome is Outcome.PROVED_SAFE:
-            axes.annotate(
-                "proved safe", (1.0, y), xycoords=("axes fraction", "data"), ha="right", va="center", color=INK
-            )
-        elif estimate.log_prob == -math.inf:
-            bound = estimate.upper_bound / LN10
-            axes.plot(bound, y, marker="|", color=FAINT, markersize=10)
-            axes.annotate(
-                "",
-                (bound, y),
-                xytext=(-28, 0),
-                textcoords="offset points",
-                arrowprops={"arrowstyle": "<-", "color": FAINT},
-            )
-        else:
-            centre = estimate.log_prob / LN10
-            low = estimate.interval.low / LN10 if math.isfinite(estimate.interval.low) else centre
-            color = ACCENT if estimate.outcome.trusted else WARNING
-            axes.plot([low, estimate.interval.high / LN10], [y, y], color=color, linewidth=2)
-            axes.plot(centre, y, marker="o", color=color, markersize=5)
-    axes.set_yticks(rows, [_literal(estimate.name) or "problem" for estimate in estimates])
-    axes.set_ylim(-0.6, len(estimates) - 0.4)
-    axes.set_xlabel(f"log10 of the probability, {estimates[0].interval.confidence:.0%} intervals")
-    axes.grid(axis="x", color=FAINT, linewidth=0.5, alpha=0.6)
-    _clean(axes)
-    return figure
-
-
-def plot_levels(estimates: Sequence[Estimate], size: tuple[float, float] = (7.2, 4.2)) -> Figure:
-    """How each sampler climbed: its levels as a share of the way from the first level to the violation."""
-    figure = _figure(*size)
-    axes = figure.subplots()
-    _mark_violation(axes, 0, 1)
-    climbs = [(e, np.array([level for level in e.levels if math.isfinite(level)])) for e in estimates]
-    shown = [(estimate, levels) for estimate, levels in climbs if len(levels) > 1 and levels[0] < 0]
-    for i, (estimate, levels) in enumerate(shown):
-        for climb in estimate.climbs:
-            others = np.array([level for level in climb if math.isfinite(level)])
-            if len(others) > 1 and others[0] < 0:
-                share = 1 - others / others[0]
-                axes.plot(np.arange(len(share)), share, color=SERIES[i % len(SERIES)], linewidth=0.6, alpha=0.35)
-        style: dict[str, Any] = {
-            "color": SERIES[i % len(SERIES)],
-            "marker": ".",
-            "linestyle": "-" if i < len(SERIES) else "--",
-        }
-        axes.plot(np.arange(len(levels)), 1 - levels / levels[0], label=_literal(estimate.name) or "problem", **style)
-    axes.set_xlabel("level number")
-    axes.set_ylabel("share of the way to a violation")
-    _whole_numbers(axes.xaxis)
-    axes.margins(y=0.1)
-    axes.legend(frameon=False, fontsize=8)
-    _clean(axes)
-    return figure
-
-
-def plot_curves(curves: Sequence[Curve], floor: float | None = None, size: tuple[float, float] = (6.4, 4.2)) -> Figure:
-    """Median and quartiles of log10 p over the radius, a curve for each group; points too where there is one group."""
-    columns = [column for curve in curves for column in curve.log_probs]
-    floor = floor if floor is not None else _lowest(columns)
-    figure = _figure(*size)
-    axes = figure.subplots()
-    if len(curves) == 1 and sum(np.size(column) for column in columns) <= MAX_POINTS:
-        for radius, column in zip(curves[0].radii, curves[0].log_probs, strict=True):
-            points = np.maximum(np.asarray(column, dtype=float), floor) / LN10
+    if len(curves) == 1 and sum(map(len, columns)) <= MAX_POINTS:
+        for radius, column in zip(curves[0].radii, columns, strict=True):
+            points = np.where(np.isneginf(column), strip, column / LN10)
             axes.plot(np.full(len(points), radius), points, ls="", marker=".", color=FAINT, markersize=5, zorder=1)
     for i, curve in enumerate(curves):
-        color, marker = SERIES[i % len(SERIES)], _MARKERS[i % len(_MARKERS)]
-        low, middle, high = np.maximum(curve.quartiles(), floor).T / LN10
-        band = {"alpha": 0.2, "label": "quartiles"} if len(curves) == 1 else {"alpha": 0.1}
-        axes.fill_between(curve.radii, low, high, color=color, linewidth=0, **band)
-        name = _literal(curve.name) if len(curves) > 1 else "median"
-        axes.plot(curve.radii, middle, color=color, marker=marker, markersize=5, label=name)
-    if any(np.isneginf(np.asarray(column, dtype=float)).any() for column in columns):
-        axes.axhline(floor / LN10, color=WARNING, linewidth=1, linestyle="--", label="no violation found")
+        _draw_curve(axes, curve, strip, len(curves) == 1, SERIES[i % len(SERIES)], _MARKERS[i % len(_MARKERS)])
     axes.set_xlabel(" or ".join(dict.fromkeys(curve.axis for curve in curves)))
     axes.set_ylabel("log10 of the probability of a mistake")
     axes.legend(frameon=False)
-    _whole_numbers(axes.yaxis)
-    _clean(axes)
+    whole_numbers(axes.yaxis)
+    if any(np.isneginf(column).any() for column in columns):
+        _mark_strip(axes, edge, strip)
+    clean(axes)
     return figure
+
+
+def _draw_curve(axes: Axes, curve: Curve, strip: float, alone: bool, color: str, marker: str) -> None:
+    radii, cuts = np.asarray(curve.radii, dtype=float), curve.quartiles() / LN10
+    cuts[np.isneginf(cuts)] = math.nan  # lines and bands end there
+    low, middle, high = cuts.T
+    band = {"alpha": 0.2, "label": "quartiles"} if alone else {"alpha": 0.1}
+    axes.fill_between(radii, low, high, color=color, linewidth=0, **band)
+    name = "median" if alone else literal(curve.name)
+    axes.plot(radii, middle, color=color, marker=marker, markersize=5, label=name)
+    nothing = np.isneginf(curve.quartiles()[:, 1])
+    axes.plot(radii[nothing], np.full(nothing.sum(), strip), ls="", marker=marker, mfc="none", mec=color, markersize=5)
+
+
+def _strip(columns: Sequence[NDArray[Any]]) -> tuple[float, float]:
+    """Where the scale of log10 p ends, and where "no violation found" stands below it."""
+    finite = np.concatenate([column[np.isfinite(column)] for column in columns] or [np.zeros(0)]) / LN10
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    room = max(1.0, high - low)
+    return low - 0.06 * room, low - 0.14 * room
+
+
+def _mark_strip(axes: Axes, edge: float, strip: float) -> None:
+    top = max(axes.get_ylim()[1], edge + 1.0)  # higher than the edge where nothing but the strip is drawn
+    axes.set_ylim(2 * strip - edge, top)
+    ticks = [float(tick) for tick in axes.get_yticks() if edge < tick <= min(top, 0.0)]
+    axes.set_yticks([strip, *ticks], ["none found", *(f"{tick:g}" for tick in ticks)])
+    axes.axhline(edge, color=WARNING, linewidth=1, linestyle="--")
 
 
 def plot_distribution(trusted: ArrayLike, doubtful: ArrayLike = (), size: tuple[float, float] = (6.4, 3.6)) -> Figure:
     """How log10 p spreads over problems with a number; those not to be trusted stand apart."""
     edges, heights, doubts = histogram(trusted, doubtful)
-    figure = _figure(*size)
+    figure = new_figure(*size)
     axes = figure.subplots()
     style: dict[str, Any] = {"width": np.diff(edges) * 0.9, "align": "edge"}
     axes.bar(edges[:-1], heights, color=ACCENT, label="violated", **style)
@@ -167,9 +85,9 @@ def plot_distribution(trusted: ArrayLike, doubtful: ArrayLike = (), size: tuple[
         axes.legend(frameon=False)
     axes.set_xlabel("log10 of the probability of a violation")
     axes.set_ylabel("problems")
-    _whole_numbers(axes.xaxis)
-    _whole_numbers(axes.yaxis)
-    _clean(axes)
+    whole_numbers(axes.xaxis)
+    whole_numbers(axes.yaxis)
+    clean(axes)
     return figure
 
 
@@ -179,7 +97,7 @@ def plot_comparison(
     """log10 p in B over that in A, a point for each problem; below the line B fails less."""
     points = np.array(numbers, dtype=float).reshape(-1, 2) / LN10
     marked = np.array(clear, dtype=bool)
-    figure = _figure(*size)
+    figure = new_figure(*size)
     axes = figure.subplots()
     low, high = (float(points.min()), float(points.max())) if len(points) else (-1.0, 0.0)
     margin = 0.05 * (high - low) or 0.5
@@ -194,7 +112,7 @@ def plot_comparison(
     axes.set_xlabel("log10 of p in A")
     axes.set_ylabel("log10 of p in B")
     axes.legend(frameon=False, loc="upper left")
-    _clean(axes)
+    clean(axes)
     return figure
 
 
@@ -218,14 +136,14 @@ def plot_witnesses(originals: ArrayLike, witnesses: ArrayLike, titles: Sequence[
     """
     before, after = np.asarray(originals, dtype=float), np.asarray(witnesses, dtype=float)
     count = len(before)
-    figure = _figure(5.4, 0.4 + 1.85 * count)
+    figure = new_figure(5.4, 0.4 + 1.85 * count)
     grid = figure.subplots(count, 3, squeeze=False)
     for row, (original, witness, (left, right)) in enumerate(zip(before, after, titles, strict=True)):
         change = (witness - original).mean(0)
         largest = float(np.abs(change).max()) or 1.0
         for axes, image, title in ((grid[row, 0], original, left), (grid[row, 1], witness, right)):
             axes.imshow(_picture(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            axes.set_title(_literal(title), fontsize=9)
+            axes.set_title(literal(title), fontsize=9)
         grid[row, 2].imshow(change, cmap="RdBu_r", vmin=-largest, vmax=largest, interpolation="nearest")
         grid[row, 2].set_title(f"difference (±{largest:.2g})", fontsize=9)
         for axes in grid[row]:
@@ -233,52 +151,5 @@ def plot_witnesses(originals: ArrayLike, witnesses: ArrayLike, titles: Sequence[
     return figure
 
 
-def _headline(estimate: Estimate) -> str:
-    """The one-line summary without its costs, the name on a line of its own."""
-    text = str(estimate).rpartition(" (")[0].removeprefix(f"{estimate.name}: ")
-    return f"{_literal(estimate.name, 2 * _LONGEST)}\n{text}" if estimate.name else text
-
-
-def _literal(text: str, longest: int = _LONGEST) -> str:
-    """A name as it is, or its end: matplotlib would read what stands between dollar signs as mathematics."""
-    shown = text if len(text) <= longest else f"…{text[1 - longest :]}"
-    return shown.replace("$", r"\$")
-
-
 def _picture(image: NDArray[Any]) -> NDArray[Any]:
     return image[0] if image.shape[0] == 1 else np.moveaxis(image, 0, -1).clip(0, 1)
-
-
-def _lowest(log_probs: Sequence[ArrayLike]) -> float:
-    every = np.concatenate([np.asarray(column, dtype=float).ravel() for column in log_probs])
-    finite = every[np.isfinite(every)]
-    return float(finite.min()) - 1.0 if len(finite) else -1.0
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _mark_violation(axes: Axes, left: float, height: float) -> None:
-    axes.axhline(height, color=WARNING, linewidth=1)
-    axes.annotate("violation", (left, height), xytext=(0, 4), textcoords="offset points", color=WARNING, fontsize=9)
-
-
-def _clean(*plots: Axes) -> None:
-    for axes in plots:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(FAINT)
-        axes.tick_params(color=FAINT, labelcolor=INK)
-        for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
-            label.set_color(INK)
-
-
-def _whole_numbers(axis: Axis) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True))

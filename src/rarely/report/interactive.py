@@ -16,8 +16,9 @@ import numpy as np
 from rarely.campaign.robustness import Curve
 from rarely.campaign.store import Record
 from rarely.core.errors import InputError, MissingExtra
+from rarely.display.figures import FAINT, INK, LN10, SERIES, WARNING
 from rarely.questions.result import Estimate
-from rarely.report.figures import FAINT, INK, LN10, MAX_POINTS, SERIES, WARNING
+from rarely.report.figures import MAX_POINTS
 from rarely.report.tally import Tally, standing
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rarely.campaign.store import Header, Record
 from rarely.campaign.witnesses import WitnessSet
 from rarely.io.files import replacing
-from rarely.questions.result import in_words, scientific
+from rarely.questions.result import scientific
+from rarely.questions.showing import in_words
 from rarely.report.charts import charts, how_many, large
 from rarely.report.tally import FIELDS, MAX_ROWS, STANDINGS, Tally, tally
 from rarely.report.witness import shown

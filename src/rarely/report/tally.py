@@ -39,6 +39,9 @@ FIELDS = (
     "high", "upper", "proved", "confidence", "evaluations", "gradients", "seconds", "attempts", "reason", "levels",
     "acceptance", "evidence", "notes",
 )  # fmt: skip
+_DIGITS = 6  # of numbers: more than any estimate has
+_LOGS = ("log_prob", "low", "high", "upper")  # of which the page makes texts, the same as everywhere else:
+_LOG_DIGITS = 12  # 6 digits of a log would make 9.99e-101 of 1.00e-100
 MAX_ROWS = 20_000  # more would make a page that browsers open slowly
 _WORST = 6  # cards on the page
 _LONGEST = 1000  # characters of one cell: a reason or a name may have millions
@@ -178,7 +181,7 @@ def _row(record: Record, stands: str) -> str:
             proved=e.proved_range, confidence=e.interval.confidence, levels=e.levels, acceptance=e.acceptance,
             evidence=evidence, notes=e.notes,
         )  # fmt: skip
-    values = [_plain(known.get(name)) for name in FIELDS]
+    values = [_plain(known.get(name), _LOG_DIGITS if name in _LOGS else _DIGITS) for name in FIELDS]
     return str(htmlsafe_json_dumps(values, separators=(",", ":"), allow_nan=False))
 
 
@@ -187,12 +190,12 @@ def _said(evidence: Evidence) -> str:
     return f"{evidence.sentence}; {note}" if note else evidence.sentence
 
 
-def _plain(value: Any) -> Any:
-    """Six digits, which is more than any estimate has; null for what is not a number."""
+def _plain(value: Any, digits: int) -> Any:
+    """Numbers to so many digits; null for what is not a number."""
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item, digits) for item in value]
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return f"{value[:_LONGEST]}…" if isinstance(value, str) and len(value) > _LONGEST else value
 
 

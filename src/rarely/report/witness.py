@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rarely.campaign.witnesses import WitnessSet
+from rarely.display.pictures import as_picture, png, shades, value_range
 
 Array = NDArray[Any]
-MAX_SIDE = 96  # pixels; larger pictures are scaled down, so that fifty of them stay small
-_SMALLEST_SIDE = 8  # what is narrower is a table of numbers, not a picture
-_FLAT = 256  # values from which a flat input with a square number of them is taken for a picture
 _NUMBERS = 8  # coordinates listed of an input that is no picture
 
 
@@ -43,63 +37,17 @@ def shown(found: WitnessSet | None) -> Shown | None:
     return _pictures(picture, None if original is None else as_picture(original))
 
 
-def as_picture(values: Array) -> Array | None:
-    """(H, W) or (H, W, 3), if that is what the input looks like."""
-    shape = tuple(n for n in values.shape if n != 1)
-    values = values.reshape(shape)
-    if len(shape) == 3 and shape[0] == 3:
-        values = np.moveaxis(values, 0, -1)
-    elif len(shape) == 1 and shape[0] >= _FLAT and math.isqrt(shape[0]) ** 2 == shape[0]:
-        values = values.reshape(math.isqrt(shape[0]), -1)
-    is_picture = values.ndim == 2 or (values.ndim == 3 and values.shape[-1] == 3)
-    return values if is_picture and min(values.shape[:2]) >= _SMALLEST_SIDE else None
-
-
 def _pictures(witness: Array, original: Array | None) -> Shown:
-    low, high = _range([witness] if original is None else [original, witness])
+    low, high = value_range([witness] if original is None else [original, witness])
     hint = "" if (low, high) == (0.0, 1.0) else f"Shades run from {low:.3g} to {high:.3g}."
-    violates = ("violates", _png(_shades(witness, low, high)))
+    violates = ("violates", png(shades(witness, low, high)))
     if original is None:
         return Shown((violates,), hint=hint)
     change = witness - original
     largest = float(np.abs(change).max())
     change = change.mean(-1) if change.ndim == 3 else change
-    difference = (f"difference, at most {largest:.2g}", _png(_shades(change, -largest, largest), signed=True))
-    return Shown((("original", _png(_shades(original, low, high))), violates, difference), hint=hint)
-
-
-def _range(pictures: list[Array]) -> tuple[float, float]:
-    low, high = float(min(p.min() for p in pictures)), float(max(p.max() for p in pictures))
-    return (0.0, 1.0) if low >= 0 and 0.1 < high <= 1 else (low, high)
-
-
-def _shades(values: Array, low: float, high: float) -> Array:
-    width = (high - low) or 1.0
-    return np.nan_to_num((values - low) / width * 255).clip(0, 255).round().astype(np.uint8)
-
-
-def _png(shades: Array, *, signed: bool = False) -> str:
-    from PIL import Image
-
-    image = Image.fromarray(shades)
-    if max(image.size) > MAX_SIDE:
-        shrink = MAX_SIDE / max(image.size)
-        width, height = (max(1, round(side * shrink)) for side in image.size)
-        image = image.resize((width, height), Image.Resampling.BOX)
-    if signed:
-        image = Image.fromarray(np.asarray(image), mode="P")
-        image.putpalette(_blue_to_red())
-    out = io.BytesIO()
-    image.save(out, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode("ascii")
-
-
-@cache
-def _blue_to_red() -> bytes:
-    import matplotlib
-
-    colors = matplotlib.colormaps["RdBu_r"](np.linspace(0, 1, 256))[:, :3]
-    return bytes((colors * 255).round().astype(np.uint8).ravel())
+    difference = (f"difference, at most {largest:.2g}", png(shades(change, -largest, largest), signed=True))
+    return Shown((("original", png(shades(original, low, high))), violates, difference), hint=hint)
 
 
 def _numbers(witness: Array, original: Array | None) -> Shown:

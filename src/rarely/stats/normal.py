@@ -88,16 +88,16 @@ def _log_ndtri(log_p: Tensor) -> Tensor:
     return result
 
 
-def log_radial_fraction(r: Tensor, d: int) -> Tensor:
+def log_radial_fraction(r: Tensor, d: int | Tensor) -> Tensor:
     """log P(|Z| < r) for Z standard normal in d dimensions, with its lower tail by the series of the gamma function."""
-    a, x = 0.5 * d, 0.5 * r.double() ** 2
-    shape = torch.full_like(x, a)
-    direct = torch.special.gammainc(shape, x)
+    x = 0.5 * r.double() ** 2
+    a = torch.full_like(x, 0.5) * d
+    direct = torch.special.gammainc(a, x)
     # gamma(a, x) = x^a e^-x sum_k x^k / (a (a+1) ... (a+k)); a few terms do where x << a, and only there is it used.
     term, total = torch.ones_like(x), torch.ones_like(x)
     for k in range(1, 60):
         term = term * x / (a + k)
         total = total + term
-    series = a * torch.log(x.clamp_min(1e-300)) - x - math.lgamma(a + 1) + torch.log(total)
+    series = a * torch.log(x.clamp_min(1e-300)) - x - torch.lgamma(a + 1) + torch.log(total)
     small = direct < 1e-250
     return torch.where(small, series, torch.log(direct.clamp_min(1e-250)))

@@ -45,6 +45,8 @@ class Inline:
 
     def completed(self, timeout: float) -> list[ChunkAnswer]:
         chunk = self._waiting.pop()  # last in, first out: order must not matter
+        if chunk.rehearsal:
+            return [answer(chunk)]
         self.ran.append(chunk)
         reason = self.fails(chunk)
         return [ChunkAnswer(chunk, failure=reason) if reason else answer(chunk)]

@@ -120,12 +120,13 @@ def test_export(two: tuple[Store, Store], tmp_path: Path) -> None:
 
 
 def test_no_text_becomes_a_formula(tmp_path: Path) -> None:
-    texts = ["=1+1", "+x", "-x", "@x", "\tx", "'=x", "'x", "x=", ""]
+    texts = ["=1+1", "+x", "-x", "@x", "\tx", "\uff1d1+1", "'=x", "'x", "x=", ""]
     write_csv(tmp_path / "x.csv", ["text", "number"], ({"text": text, "number": -1.5} for text in texts))
     with (tmp_path / "x.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     assert [row["text"] for row in rows[:2]] == ["'=1+1", "'+x"]
     assert [from_csv(row["text"]) for row in rows] == texts
+    assert {row["text"][0] for row in rows[:6]} == {"'"}
     assert {row["number"] for row in rows} == {"-1.5"}
 
 

@@ -21,6 +21,7 @@ from rarely.campaign.campaign import Campaign
 from rarely.campaign.content import content_of
 from rarely.campaign.store import Store
 from rarely.campaign.tasks import Chunk
+from rarely.campaign.versions import sources_in, versions
 from rarely.campaign.work import _network, answer
 from rarely.core.errors import FormatError, RarelyError, StoreError
 
@@ -189,8 +190,10 @@ def test_the_source_behind_architecture(tmp_path: Path) -> None:
         "import numpy, torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.w = numpy.load({!r})\n    def forward(self, x):\n        return x @ torch.from_numpy(self.w)\n"
         "net = Net()\n",
+        "import numpy, torch\ndef net(x, *, w=torch.from_numpy(numpy.load({!r}))):\n    return x @ w\n",
+        "import numpy, torch\ndef net(x):\n    return x @ net.w\nnet.w = torch.from_numpy(numpy.load({!r}))\n",
     ],
-    ids=["global", "closure", "parameter", "attribute"],
+    ids=["global", "closure", "parameter", "attribute", "default of a name", "attribute of a function"],
 )
 def test_weights_that_python_reads_from_a_file(tmp_path: Path, source: str) -> None:
     np.save(tmp_path / "w.npy", WEIGHT)
@@ -338,6 +341,28 @@ def test_a_store_of_an_earlier_version_is_not_mixed(tmp_path: Path) -> None:
         assert "earlier rarely" in store.uncovered[0]
     with pytest.raises(StoreError, match="was written by an earlier rarely"):
         Campaign(file).run(tmp_path / "out", engine=Inline())
+
+
+def test_another_rarely_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout has other sources every day under one version: it went on with numbers of two of them."""
+    external_onnx(tmp_path)
+    file = plan_for({"path": "net.onnx"}, tmp_path)
+    Campaign(file).run(tmp_path / "out", engine=Inline()).close()
+    other = {**versions(), "rarely": "0.1.0 with the sources 01234567"}
+    monkeypatch.setattr("rarely.campaign.campaign.versions", lambda: other)
+    with pytest.raises(StoreError, match=r"rarely was 0\.1\.0 with the .* and is 0\.1\.0 with the sources 01234567"):
+        Campaign(file).run(tmp_path / "out", engine=Inline())
+
+
+def test_sources_that_no_number_passes_through_do_not_count(tmp_path: Path) -> None:
+    for room in ("methods", "stats", "report"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "some.py").write_text("A = 1\n")
+    before = sources_in(tmp_path)
+    (tmp_path / "report" / "some.py").write_text("A = 2\n")
+    assert sources_in(tmp_path) == before
+    (tmp_path / "methods" / "some.py").write_text("A = 2\n")
+    assert sources_in(tmp_path) != before
 
 
 def test_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rarely.campaign.campaign import Campaign
 from rarely.campaign.tasks import Task
 from rarely.campaign.work import build_problem
 from rarely.core.errors import FormatError, InputError
+from rarely.demo import assets
 
 
 def tasks(plan: dict[str, Any]) -> list[Task]:
@@ -98,6 +100,24 @@ def test_property_files(tmp_path: Path) -> None:
         Campaign({"problems": [{"rlv": str(tmp_path / "empty")}]})
     with pytest.raises(FormatError, match="no such file"):
         Campaign({"problems": [{"vnnlib": "no-such-*.vnnlib"}], "networks": [{"path": f"{tmp_path}/f/a.rlv"}]})
+
+
+@pytest.mark.parametrize("links", [{"a": "."}, {"a": ".", "b": "."}, {"one/x": "../two", "two/y": "../one"}])
+def test_links_that_lead_back_are_refused(tmp_path: Path, links: dict[str, str]) -> None:
+    """One gave 41 problems of one file, two of them took for ever."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        shutil.copy(assets() / "brake-30m.vnnlib", tmp_path / name)
+    plan = {
+        "networks": [{"path": str(assets() / "cruise.onnx")}],
+        "problems": [{"vnnlib": [f"{tmp_path}/**/*.vnnlib"]}],
+    }
+    (tmp_path / "elsewhere").symlink_to(assets())
+    assert len(Campaign(plan)) > 2
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    with pytest.raises(FormatError, match="is a link to a folder that it lies in"):
+        Campaign(plan)
 
 
 def test_settings_that_the_estimator_does_not_have_are_told(plan: dict[str, Any]) -> None:

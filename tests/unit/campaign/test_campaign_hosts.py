@@ -20,7 +20,7 @@ from rarely.campaign import host
 from rarely.campaign.driver import Standing
 from rarely.campaign.host import Limits
 from rarely.campaign.tasks import Chunk
-from rarely.core.errors import InputError
+from rarely.core.errors import InputError, RarelyError
 
 WILD = """
 import ctypes, os, signal, sys, time
@@ -99,18 +99,31 @@ def test_a_network_that_leaves_fails_its_own_problems_alone(
     assert {record.reason for record in failed} == {reason}
 
 
+def test_what_a_network_does_before_the_run_begins_fails_its_own_problems_alone(
+    wild: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first and the last problem are built before the others: that was done in the driver, which ended with 0."""
+    data = dict(np.load(tmp_path / "data.npz"))
+    np.savez(tmp_path / "data.npz", images=data["images"][[1, 0, 2, 3, 4]], labels=data["labels"][:5])
+    monkeypatch.setenv("RARELY_TEST_WILD", "leave")
+    wild["campaign"]["batch"] = 1
+    with Campaign(wild).run(tmp_path / "out", workers=2) as store:
+        assert indices(store.records("failed")) == {0, 4}
+        assert store.counts()["done"] == 3
+
+
 def test_a_sleeping_network_is_out_of_time_and_may_try_again(
     wild: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Any
 ) -> None:
     monkeypatch.setenv("RARELY_TEST_WILD", "sleep")
-    wild["budget"] = {"seconds": 2, "chunk_seconds": 3}
+    wild["budget"] = {"seconds": 4, "chunk_seconds": 6}
     standings: list[Standing] = []
     out = tmp_path / "out"
     with Campaign(wild).run(out, engine=engine, workers=2, watch=standings.append) as store:
         assert store.counts() == {"waiting": 0, "done": 7, "failed": 2}
         failed = list(store.records("failed"))
         assert indices(failed) == GUILTY
-        assert {record.reason for record in failed} == {"out of time: more than 2 s"}
+        assert {record.reason for record in failed} == {"out of time: more than 4 s"}
         assert {record.attempts for record in failed} == {2}, "one in company, one alone"
     assert (standings[-1].failed, standings[-1].late) == (2, 2)
     monkeypatch.delenv("RARELY_TEST_WILD")
@@ -186,6 +199,15 @@ def test_limits_of_chunks(limits: Limits, of_four: float | None, of_one: float |
 def test_senseless_limits_are_refused(wild: dict[str, Any], budget: dict[str, float]) -> None:
     with pytest.raises(InputError, match="budget"):
         Campaign({**wild, "budget": budget})
+
+
+def test_a_worker_of_another_rarely_ends_the_run(
+    plan: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is started late, after this checkout was changed."""
+    monkeypatch.setattr(host, "versions", lambda: {"rarely": "0.1.0 with the sources of this morning"})
+    with pytest.raises(RarelyError, match="was changed while the campaign was running; what is finished is kept"):
+        Campaign(plan).run(tmp_path / "out", workers=1)
 
 
 def test_what_dask_workers_import_is_light() -> None:

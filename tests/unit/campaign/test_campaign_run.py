@@ -149,6 +149,13 @@ def test_a_network_that_fits_nothing_ends_the_run_at_once(plan: dict[str, Any], 
     assert engine.ran == []
 
 
+def test_a_device_that_is_not_there_ends_the_run_at_once(plan: dict[str, Any], tmp_path: Path) -> None:
+    engine = Inline()
+    with pytest.raises(InputError, match="device 'abacus' is not one torch knows"):
+        Campaign(plan).run(tmp_path / "out", engine=engine, device="abacus")
+    assert engine.ran == []
+
+
 def test_a_problem_twice_in_a_plan_is_refused(plan: dict[str, Any], tmp_path: Path) -> None:
     plan["problems"] *= 2
     with pytest.raises(InputError, match="the same problem twice"):
@@ -158,8 +165,9 @@ def test_a_problem_twice_in_a_plan_is_refused(plan: dict[str, Any], tmp_path: Pa
 
 
 def test_wrong_options_are_told(plan: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="workers must be at least 1"):
-        Campaign(plan).run(tmp_path, workers=0)
+    for workers in (0, 10**20):
+        with pytest.raises(InputError, match=f"workers must be from 1 to 1,024, got {workers}"):
+            Campaign(plan).run(tmp_path, workers=workers)
     with pytest.raises(InputError, match="a scheduler belongs to the engine dask"):
         Campaign(plan).run(tmp_path, scheduler="tcp://nowhere:1")
     plan["networks"] = [{"path": "nothing.onnx"}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import sqlite3
 from contextlib import closing
@@ -92,11 +94,31 @@ def test_an_older_store_is_brought_up_to_date(
 
 
 def test_the_second_driver_is_refused(folder: Path, plan: dict[str, Any]) -> None:
-    import os
-
     with locked(folder), pytest.raises(StoreError, match=rf"in use by another run \(process {os.getpid()}\)"):
         Campaign(plan).run(folder, engine=Inline())
     Campaign(plan).run(folder, engine=Inline()).close()
+
+
+def test_a_file_system_without_locks(folder: Path, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(StoreError, match="the file system does not lock files; choose an --out on another one"):
+        Campaign(plan).run(folder, engine=Inline())
+
+
+def test_a_killed_run_in_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / f"{FILE}-wal").touch()
+
+    class Refuses:
+        def execute(self, *_: object) -> None:
+            raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr("sqlite3.connect", lambda *_, **__: Refuses())
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(StoreError, match="copy the whole folder to where it may"):
+        Store.open(folder)
 
 
 def test_a_full_disk_is_told_and_loses_nothing(
@@ -159,6 +181,17 @@ def test_a_damaged_store_gives_what_was_written_or_an_error(folder: Path, seed: 
         except StoreError:
             told += 1
     assert told > 8
+
+
+def test_a_store_of_which_sqlite_quotes_what_is_no_text(folder: Path, plan: dict[str, Any]) -> None:
+    whole = (folder / FILE).read_bytes()
+    damaged = whole.replace(b"CREATE TABLE about", b"CREATE \x80ABLE about", 1)
+    assert damaged != whole
+    (folder / FILE).write_bytes(damaged)
+    for ask in (Store.open, lambda place: Campaign(plan).run(place, engine=Inline())):
+        with pytest.raises(StoreError, match="it is damaged; restore a copy"):
+            ask(folder)
+    Campaign(plan).run(folder, engine=Inline(), new=True).close()
 
 
 def test_a_lost_result_is_noticed(folder: Path, plan: dict[str, Any]) -> None:

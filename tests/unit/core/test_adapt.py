@@ -118,7 +118,7 @@ def test_a_network_with_bad_weights_names_them() -> None:
 
 
 def test_not_a_network() -> None:
-    with pytest.raises(InputError, match="str"):
+    with pytest.raises(InputError, match=r"not str; load a file with rarely\.load_network\('network\.onnx'\)"):
         Problem("network.onnx", Targeted(0, 1), BOX)
 
 

@@ -288,6 +288,27 @@ def test_a_region_that_lines_cross_often_is_called_weak() -> None:
     assert "cross" in (LinedRegion([one]).weakness() or "")
 
 
+@pytest.mark.parametrize(("known", "weak"), [(20, True), (2, False), (0, False)])
+def test_a_line_that_does_not_get_to_violations_that_are_known_makes_all_of_them_weak(known: int, weak: bool) -> None:
+    """A corner that no population meets by chance, several times as much of p as the wavy plane beside it."""
+
+    def wavy(x: Tensor) -> Tensor:
+        return x[:, 2] + 0.5 * torch.tanh(x[:, 3]) - 6.0
+
+    batch = make(40, lambda x: torch.maximum(wavy(x), torch.minimum(x[:, 0] - 5.0, x[:, 1] - 2.0)))
+    plane, corner = rival_lines([line(40, axis(40, 2), 6.0), line(40, axis(40, 1), 2.0)])
+    plane.points = 6.1 * axis(40, 2).expand(80, 40)
+    if known:
+        corner.points = (5.1 * axis(40, 0) + 2.1 * axis(40, 1)).expand(known, 40)
+    survey(batch, [plane, corner], Rng(9))
+    corner.exact = True  # entries that are searched for, not guessed, give populations nothing to climb
+    LineSampling().populate(batch, [plane, corner], 16, 8, Rng(9))
+    assert corner.log_mean == -math.inf
+    region = LinedRegion([plane, corner])
+    assert (region.weakness() is not None) == weak
+    assert bool(region.further(0.01, 10**6, 1, math.inf, math.inf)) != weak, "nor are more of its calls spent"
+
+
 def test_the_referee_sees_a_removed_mode() -> None:
     batch = make(10, lambda x: torch.maximum(x[:, 0] - 4.0, -x[:, 0] - 4.3))
     z = torch.randn(64, 10, generator=torch.Generator().manual_seed(7))

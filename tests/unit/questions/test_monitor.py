@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import rarely
-from rarely.core.errors import InputError
+from rarely.core.errors import InputError, NetworkError
 
 
 class Shifted(nn.Module):
@@ -85,6 +85,15 @@ def test_an_event_below_the_floor_counts_with_its_bound() -> None:
     assert values["rarely/log_p_max"] == reading.estimates[0].upper_bound < -20
 
 
+def test_a_proof_counts_as_the_floor() -> None:
+    """Loggers and checkpoints want a number at every step, and there is none for log 0."""
+    network = nn.Linear(4, 1).eval()
+    never = rarely.Problem(network, rarely.LinearConstraint([[-1.0]], [-100.0]), rarely.Box([0.0] * 4, [1.0] * 4))
+    reading = rarely.monitor(network, [never], estimator=rarely.Auto())(0)
+    assert reading.estimates[0].outcome is rarely.Outcome.PROVED_SAFE
+    assert reading.values()["rarely/log_p_max"] == pytest.approx(-100 * math.log(10))
+
+
 def test_wrong_arguments_are_told() -> None:
     with pytest.raises(InputError, match="watches a torch module, not function"):
         rarely.monitor(lambda x: x, [problem()])  # type: ignore[arg-type]
@@ -92,6 +101,13 @@ def test_wrong_arguments_are_told() -> None:
         rarely.monitor(Shifted(), [])
     with pytest.raises(InputError, match="every must be at least 1"):
         rarely.monitor(Shifted(), [problem()], every=0)
+    with pytest.raises(InputError, match="log takes functions"):
+        rarely.monitor(Shifted(), [problem()], log="runs")  # type: ignore[arg-type]
+
+
+def test_a_problem_of_another_shape_is_told_before_the_first_epoch() -> None:
+    with pytest.raises(NetworkError, match="inputs of shape"):
+        rarely.monitor(nn.Linear(3, 2), [problem()])
 
 
 @pytest.mark.filterwarnings("default")  # TensorBoard imports what its own dependencies call deprecated

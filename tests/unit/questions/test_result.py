@@ -12,7 +12,8 @@ import torch
 
 from rarely.core.errors import FormatError
 from rarely.core.evidence import Bracket, Draws, Evidence, Found, Levels, Number, Searched, Witnesses
-from rarely.questions.result import SCHEMA, Estimate, Outcome, in_words, scientific
+from rarely.questions.result import SCHEMA, Estimate, Outcome, scientific
+from rarely.questions.showing import in_words
 from rarely.stats.statistic import Binomial, Exceeded, Interval, LogNormal, Replicates
 
 EVIDENCE: tuple[Evidence, ...] = (
@@ -121,6 +122,8 @@ def test_str_is_one_line_with_everything_that_matters() -> None:
     for stalled in (_estimate(outcome=Outcome.STALLED), replace(_nothing(), outcome=Outcome.STALLED)):
         assert "do not trust" in str(stalled)
         assert "p <=" in str(stalled)
+        assert "do not trust" in stalled.word
+        assert "do not trust" in dict(stalled.rows())["outcome"]
     assert f"p <= {scientific(-230.0)} at 95% if no region was missed" in str(_nothing())
     assert "proved safe" in str(_estimate(outcome=Outcome.PROVED_SAFE, log_prob=-math.inf))
 
@@ -134,7 +137,7 @@ def test_tables_for_terminals_and_notebooks() -> None:
     html = _estimate(name="<b>")._repr_html_()
     assert "&lt;b&gt;" in html
     assert "look here" in html
-    assert "upper bound" in _nothing()._repr_html_()
+    assert "p &lt;= 1.29e-100 at 95% if no region was missed" in _nothing()._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +169,11 @@ def test_interval_contains() -> None:
 @pytest.mark.parametrize(
     ("prob", "words"),
     [
+        (1.0, "100% of the time"),
+        (1 - 1e-9, "over 99.9% of the time"),
+        (0.999, "99.9% of the time"),
+        (0.9985, "99.9% of the time"),  # as a table says 0.999
+        (0.996, "99.6% of the time"),
         (0.9, "90% of the time"),
         (0.25, "1 in 4"),
         (1.004e-3, "1 in 1 thousand"),
@@ -179,4 +187,6 @@ def test_in_words(prob: float, words: str) -> None:
 
 def test_in_words_without_a_number() -> None:
     assert in_words(_nothing()) == "never seen"
+    for stalled in (_nothing(), _estimate()):
+        assert "do not trust" in in_words(replace(stalled, outcome=Outcome.STALLED))
     assert in_words(replace(_nothing(), outcome=Outcome.PROVED_SAFE)) == "never: this is proved"

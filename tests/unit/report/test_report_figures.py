@@ -13,20 +13,11 @@ import made_campaign as made
 from rarely.campaign.robustness import Curve
 from rarely.campaign.store import Record
 from rarely.core.errors import FormatError, InputError
+from rarely.display.figures import LN10, plot_estimate, plot_levels, plot_probabilities, save
 from rarely.questions.result import Outcome
 from rarely.report import interactive
 from rarely.report.charts import Drawing, inline
-from rarely.report.figures import (
-    LN10,
-    MAX_POINTS,
-    histogram,
-    plot_curves,
-    plot_distribution,
-    plot_estimate,
-    plot_levels,
-    plot_probabilities,
-    save,
-)  # fmt: skip
+from rarely.report.figures import MAX_POINTS, histogram, plot_curves, plot_distribution
 from rarely.report.interactive import Marks, write_climbs, write_interactive
 from rarely.report.page import render
 from rarely.report.tally import read_records, tally
@@ -57,6 +48,29 @@ def test_quartiles_do_not_mix_numbers_and_nothing() -> None:
     assert curve.quartiles().tolist() == [[-math.inf, -math.inf, -4.0]]
 
 
+def test_nothing_found_is_no_number_and_no_line_leads_there() -> None:
+    """It stands below the lowest number, on a strip of its own."""
+    columns = [[-math.inf] * 3, [-math.inf, -30.0, -math.inf], [-math.inf, -20.0, -10.0], [-9.0, -6.0, -3.0]]
+    (axes,) = plot_curves([Curve("", [0.1, 0.2, 0.3, 0.4], columns)]).axes
+    lines = {line.get_label(): np.array(line.get_data(), dtype=float) for line in axes.get_lines()}
+    median = lines["median"]
+    assert np.isnan(median[1]).tolist() == [True, True, False, False]
+    assert median[1, 2:] == pytest.approx(np.array([-20.0, -6.0]) / LN10)
+    (strip, *ticks), (named, *_) = axes.get_yticks(), axes.get_yticklabels()
+    assert named.get_text() == "none found"
+    (edge,) = [line.get_ydata()[0] for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert strip < edge < min(-30.0 / LN10, *ticks)
+    drawn = np.concatenate([np.atleast_1d(line.get_ydata()) for line in axes.get_lines()])
+    assert {strip} == set(drawn[drawn < edge].tolist())
+    assert (drawn == strip).sum() == 3 + 2 + 1 + 2  # the problems, and two medians
+
+
+@pytest.mark.parametrize("columns", [[[-math.inf], [-math.inf]], [[], [-3.0]], [[], []]])
+def test_curves_of_next_to_nothing(columns: list[list[float]], tmp_path: Path) -> None:
+    save(plot_curves([Curve("", [0.1, 0.2], columns)]), tmp_path / "c.svg")
+    assert ("none found" in _texts((tmp_path / "c.svg").read_text())) == (columns[0] == [-math.inf])
+
+
 def test_a_drawing_in_a_page_is_well_formed_and_named() -> None:
     curves = [Curve(f"<b>&{i}", [0.1, 0.2], [[-9.0, -math.inf], [-3.0, -2.0]]) for i in range(2)]
     drawing = _svg(inline(plot_curves(curves), "here", "a < b", "c & d"))
@@ -64,7 +78,7 @@ def test_a_drawing_in_a_page_is_well_formed_and_named() -> None:
     body = drawing.replace(
         "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
     )
-    assert {"<b>&0", "<b>&1", "no violation found"} <= set(_texts(body))
+    assert {"<b>&0", "<b>&1", "none found"} <= set(_texts(body))
     assert '<title id="here-title">a &lt; b</title>' in drawing
     assert _svg(inline(plot_curves(curves), "here", "a < b", "c & d")) == drawing  # the same data, the same file
 

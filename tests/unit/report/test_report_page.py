@@ -18,7 +18,7 @@ import made_campaign as made
 from rarely.campaign.store import Header, Record
 from rarely.campaign.witnesses import WitnessSet
 from rarely.core.evidence import SPLITTING, Number
-from rarely.questions.result import Outcome
+from rarely.questions.result import Outcome, scientific
 from rarely.report.page import WITH_WITNESS, write_page
 from rarely.report.tally import STANDINGS
 from rarely.stats.statistic import Interval, LogNormal
@@ -187,6 +187,16 @@ def test_what_is_no_number_stays_valid_json(page, nan: float) -> None:
     assert len(read.data["rows"]) == 2
     assert "NaN" not in read.scripts[0]
     assert "Infinity" not in read.scripts[0]
+
+
+def test_the_table_has_the_digits_that_the_cards_have(page) -> None:
+    """The table makes its texts of the numbers in the page; 0.9985 is in the middle between two of them."""
+    logs = [math.log(k / 2000) for k in range(1, 2000)] + [-100 * math.log(10), -1234.5678901]
+    read = page([made.record(i, made.violated(log)) for i, log in enumerate(logs)])
+    sent = sorted(row[read.data["fields"].index("log_prob")] for row in read.data["rows"])
+    assert [scientific(log) for log in sent] == [scientific(log) for log in sorted(logs)]
+    six = [scientific(float(f"{log:.6g}")) for log in logs]
+    assert six != [scientific(log) for log in logs]  # what was sent before
 
 
 def test_an_empty_campaign(page) -> None:

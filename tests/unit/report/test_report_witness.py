@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from rarely.campaign.witnesses import WitnessSet
+from rarely.display.pictures import MAX_SIDE, as_picture
 from rarely.report.page import render
-from rarely.report.witness import MAX_SIDE, as_picture, shown
+from rarely.report.witness import shown
 
 
 def witness_html(found: WitnessSet) -> str:

@@ -18,14 +18,15 @@ const whole = (value) => known(value) ? value.toLocaleString("en") : "";
 const short = (value, digits = 4) => known(value) ? String(Number(value.toPrecision(digits))) : "–";
 const calls = (row) => known(row.evaluations) ? row.evaluations + 3 * row.gradients : null;
 
-// A probability given by its natural log, as rarely.result.scientific writes it; null is log 0.
-const scientific = (log) => {
-  if (!known(log)) return "0";
+// A probability given by its natural log, as `scientific` of rarely.questions.result writes it; null is log 0.
+const scientific = (given) => {
+  if (!known(given)) return "0";
+  const log = given + 1e-9;  // what is in the middle of two texts becomes the same one there and here
   const tens = log / Math.LN10;
   let exponent = Math.floor(tens);
   let mantissa = Math.round(100 * 10 ** (tens - exponent)) / 100;
   if (mantissa >= 10) [mantissa, exponent] = [1, exponent + 1];
-  if (exponent >= -2) return String(Number(Math.exp(log).toPrecision(3)));
+  if (exponent >= -2) return String(Number(Math.min(1, Math.exp(log)).toPrecision(3)));
   return `${mantissa.toFixed(2)}e-${String(-exponent).padStart(2, "0")}`;
 };
 const chance = (row) => {

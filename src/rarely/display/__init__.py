@@ -1,0 +1,1 @@
+"""How answers look: tables and pictures for notebooks, figures, progress. Plain values come in; nothing is decided."""
