@@ -111,7 +111,7 @@ def argument(answer: Answer) -> Node:
     beside = []
     if isinstance(words, dict):
         which = " of the first image" if isinstance(answer, Gate) else ""
-        told = [role for role in ("inputs", "property") if role in words]
+        told = [role for role in ("inputs", "violation") if role in words]
         beside = [Node("context", f"{role}{which}: {words[role]}") for role in told]
     if isinstance(files, list) and files:
         known = [one for one in files if isinstance(one, dict)]

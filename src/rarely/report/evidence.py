@@ -109,7 +109,7 @@ def _asked(answer: Answer) -> Iterator[tuple[str, str]]:
     asked, words = answer.provenance.get("asked"), _texts(answer.provenance.get("words"))
     asked = asked if isinstance(asked, dict) else {}
     which = "of the first image, " if isinstance(answer, Gate) else ""
-    for role, told in (("network", "network"), ("property", "a violation is"), ("inputs", "inputs are")):
+    for role, told in (("network", "network"), ("violation", "a violation is"), ("inputs", "inputs are")):
         if role in words:
             yield told, words[role] if role == "network" else f"{which}{words[role]}"
     for name in ("network", "property", "input_model", "architecture"):
