@@ -16,7 +16,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from rarely.campaign.content import is_python, pieces, sha256
 from rarely.campaign.gate import Entrant, entrants
 from rarely.campaign.noise import Noise
-from rarely.campaign.words import in_words
 from rarely.core.errors import FormatError, InputError
 from rarely.core.problem import Problem
 from rarely.io.files import exists, reading
@@ -159,7 +158,7 @@ def recorded(asked: Asked, files: dict[str, Any], command: str, problem: Problem
     """For the provenance of an answer: what was asked, of which files, in words, when and where."""
     return {
         "asked": asked.data(),
-        **({} if problem is None else {"words": in_words(problem)}),
+        **({} if problem is None else {"words": problem.in_words()}),
         "command": command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "platform": platform.platform(),

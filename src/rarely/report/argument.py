@@ -110,7 +110,9 @@ def argument(answer: Answer) -> Node:
     words, files = answer.provenance.get("words"), answer.provenance.get("files", ())
     beside = []
     if isinstance(words, dict):
-        beside = [Node("context", f"{role}: {words[role]}") for role in ("inputs", "property") if role in words]
+        which = " of the first image" if isinstance(answer, Gate) else ""
+        told = [role for role in ("inputs", "violation") if role in words]
+        beside = [Node("context", f"{role}{which}: {words[role]}") for role in told]
     if isinstance(files, list) and files:
         known = [one for one in files if isinstance(one, dict)]
         marks = ", ".join(f"{one.get('name')} ({str(one.get('sha256'))[:12]}…)" for one in known[:4])

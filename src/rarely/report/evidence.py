@@ -54,7 +54,7 @@ def write_evidence(file: Path, answer: Answer, source: Path, witnesses: Path | N
         sentence=answer.sentence,
         tiles=list(_tiles(answer)),
         argument=argument(answer),
-        asked=list(_asked(made)),
+        asked=list(_asked(answer)),
         evidence=[(about, record, getattr(record, "assumes", "")) for about, record in evidence_of(answer)],
         notes=getattr(answer, "notes", ()),
         assumptions=assumptions(answer),
@@ -104,13 +104,14 @@ def _tiles(answer: Answer) -> Iterator[tuple[str, str]]:
     yield "network calls", f"{answer.calls:,}"
 
 
-def _asked(made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _asked(answer: Answer) -> Iterator[tuple[str, str]]:
     """The question, in words and as it was put."""
-    asked, words = made.get("asked"), _texts(made.get("words"))
+    asked, words = answer.provenance.get("asked"), _texts(answer.provenance.get("words"))
     asked = asked if isinstance(asked, dict) else {}
-    for role, told in (("network", "network"), ("property", "a violation is"), ("inputs", "inputs are")):
+    which = "of the first image, " if isinstance(answer, Gate) else ""
+    for role, told in (("network", "network"), ("violation", "a violation is"), ("inputs", "inputs are")):
         if role in words:
-            yield told, words[role]
+            yield told, words[role] if role == "network" else f"{which}{words[role]}"
     for name in ("network", "property", "input_model", "architecture"):
         if asked.get(name):
             yield f"{name.replace('_', ' ')}, as named", str(asked[name])

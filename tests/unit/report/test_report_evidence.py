@@ -42,7 +42,7 @@ def decision(ruling: Ruling = Ruling.ACCEPTED, **changes: Any) -> Decision:
     provenance = {
         "seed": 3,
         "asked": asked,
-        "words": {"network": "inputs 6", "property": "output 0 >= 0", "inputs": "uniform: x0 in [0, 1]"},
+        "words": {"network": "inputs 6", "violation": "output 0 >= 0", "inputs": "uniform: x0 in [0, 1]"},
         "files": [{"role": "network", "name": "net.onnx", "sha256": "ab" * 32, "bytes": 12}],
         "command": "rarely certify models/net.onnx brake.vnnlib",
     }
@@ -104,7 +104,7 @@ def test_nasty_names_stay_text(tmp_path: Path) -> None:
     tame, _ = page(tmp_path, decision())
     asked = {"question": "certify", "network": NASTY, "property": NASTY, "settings": {NASTY: NASTY}}
     provenance = {
-        "asked": asked, "words": dict.fromkeys(("network", "property", "inputs"), NASTY), "command": NASTY,
+        "asked": asked, "words": dict.fromkeys(("network", "violation", "inputs"), NASTY), "command": NASTY,
         "files": [{"role": NASTY, "name": NASTY, "sha256": NASTY, "bytes": NASTY}], "uncovered": [NASTY], "date": NASTY,
         "packages": {NASTY: NASTY}, "seed": NASTY,
     }  # fmt: skip
