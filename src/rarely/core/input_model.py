@@ -133,7 +133,7 @@ def kept_normals(model: InputModel, lead: Shape, rng: Rng, dtype: torch.dtype) -
         fresh = rng.normal((*lead[:-1], most, model.normal_dim), dtype)
         new = log_kept(model, fresh)
         assert new is not None
-        place = again.int().argsort(-1, descending=True, stable=True)[..., :most]  # those to draw again come first
+        place = again.int().argsort(dim=-1, descending=True, stable=True)[..., :most]  # those to draw again come first
         replaced, wide = again.gather(-1, place), place.unsqueeze(-1).expand_as(fresh)
         z.scatter_(-2, wide, torch.where(replaced.unsqueeze(-1), fresh, z.gather(-2, wide)))
         kept = torch.full_like(chance, torch.inf)
