@@ -166,20 +166,23 @@ def log_kept(model: InputModel, z: Tensor) -> Tensor | None:
 def kept_normals(model: InputModel, lead: Shape, rng: Rng, dtype: torch.dtype) -> Tensor:
     """Normals (*lead, normal_dim) that the model maps to independent inputs."""
     assert model.normal_dim is not None
-    shape = (*lead, model.normal_dim)
-    z = rng.normal(shape, dtype)
+    z = rng.normal((*lead, model.normal_dim), dtype)
     chance = log_kept(model, z)
     if chance is None:
         return z
     for _ in range(_DRAWS):
         again = torch.log(rng.uniform(lead, dtype)) >= chance
-        if not bool(again.any()):
+        most = int(again.sum(-1).max()) if again.numel() else 0
+        if most == 0:
             return z
-        fresh = rng.normal(shape, dtype)
-        z = torch.where(again.unsqueeze(-1), fresh, z)
-        new = log_kept(model, z)
+        fresh = rng.normal((*lead[:-1], most, model.normal_dim), dtype)
+        new = log_kept(model, fresh)
         assert new is not None
-        chance = torch.where(again, new, torch.full_like(new, torch.inf))
+        place = again.int().argsort(dim=-1, descending=True, stable=True)[..., :most]  # those to draw again come first
+        replaced, wide = again.gather(-1, place), place.unsqueeze(-1).expand_as(fresh)
+        z.scatter_(-2, wide, torch.where(replaced.unsqueeze(-1), fresh, z.gather(-2, wide)))
+        kept = torch.full_like(chance, torch.inf)
+        chance = kept.scatter_(-1, place, torch.where(replaced, new, torch.full_like(new, torch.inf)))
     raise InputError("the input model keeps too few of its normals to draw from")
 
 
