@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,9 @@ from pathlib import Path
 import pytest
 from cli_helpers import environment
 from typer.testing import CliRunner
+
+from rarely.campaign.store import Store
+from rarely.core.errors import StoreError
 
 PLAN = """
 [campaign]
@@ -68,6 +72,28 @@ def test_plan_says_what_would_run(inside, finished: tuple[Path, Path], tmp_path:
     assert "wrong.toml: estimator.particels: there is no such key" in error
 
 
+def test_names_are_shown_as_they_are_and_command_nothing(inside, finished: tuple[Path, Path]) -> None:
+    """Brackets were markup, which ended in a traceback; escapes reached the terminal."""
+    name = "[/x] [red]\\u001b[31m\\u202e"
+    plan = finished[0].with_name("named.toml")
+    plan.write_text(PLAN.replace("[[networks]]\n", f'[[networks]]\nname = "{name}"\n'))
+    said = inside("campaign", "plan", plan)
+    assert "[/x] [red]\\x1b[31m\\u202e" in said
+    assert not {"\x1b", "\u202e"} & set(said)
+
+
+def test_a_pipe_that_nobody_reads(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    """It ended with 1, which means that something failed, before the JSON was written."""
+    read, write = os.pipe()
+    os.close(read)
+    out = tmp_path / "status.json"
+    command = [sys.executable, "-m", "rarely", "campaign", "status", finished[1], "--json", out]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, env=environment())
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+    assert json.loads(out.read_text())["counts"]["done"] == 4
+
+
 def test_status_and_export(inside, finished: tuple[Path, Path], tmp_path: Path) -> None:
     assert "below the floor" in inside("campaign", "status", finished[1])
     data = json.loads(inside("campaign", "status", finished[1], "--json", "-"))
@@ -101,6 +127,14 @@ def test_compare(inside, finished: tuple[Path, Path], tmp_path: Path) -> None:
     assert len(data["pairs"]) == 4
 
 
+def _begun(folder: Path) -> bool:
+    try:
+        Store.open(folder).close()
+    except StoreError:
+        return False
+    return True
+
+
 def test_ctrl_c_says_how_to_go_on(inside, folder: Path, tmp_path: Path) -> None:
     """A network that takes its time is interrupted; the store can be looked at, and the exit code is a shell's."""
     (tmp_path / "slow.py").write_text("import time\n\ndef net(x):\n    time.sleep(0.2)\n    return x\n")
@@ -113,10 +147,9 @@ def test_ctrl_c_says_how_to_go_on(inside, folder: Path, tmp_path: Path) -> None:
         stderr=subprocess.PIPE, text=True, env=environment(),
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    while not (tmp_path / "out" / "campaign.sqlite").exists():
+    while not _begun(tmp_path / "out"):
         assert run.poll() is None
         time.sleep(0.05)
-    time.sleep(0.5)
     run.send_signal(signal.SIGINT)
     _, error = run.communicate(timeout=60)
     assert run.returncode == 130, error

@@ -17,7 +17,7 @@ from rarely.cli.estimate import estimate
 from rarely.cli.evidence import evidence
 from rarely.cli.help import Command, Group
 from rarely.cli.inspect import inspect
-from rarely.cli.output import drop_output, end_interrupted, show_error
+from rarely.cli.output import UNREAD, drop_output, end_interrupted, show_error
 from rarely.cli.record import keep_typed
 from rarely.cli.report import plot, report
 from rarely.cli.robustness import robustness
@@ -46,8 +46,9 @@ class _Group(Group):
         except SystemExit as error:  # nothing here raises it: the code of a network does, and 0 would mean success
             show_error(f"the network's own code wants to end the program (SystemExit: {error}), so there is no answer")
             raise typer.Exit(USER_ERROR) from error
-        except BrokenPipeError:  # whoever read the output has seen enough
-            raise
+        except BrokenPipeError as error:  # whoever read the output has seen enough
+            drop_output()
+            raise typer.Exit(UNREAD) from error
         except OSError as error:  # a full disk, a name too long, a folder without permission
             where = "the results cannot be shown" if error.filename is None else error.filename
             show_error(f"{where}: {error.strerror or error}")
@@ -93,7 +94,8 @@ def _options(
     Violation probabilities with honest intervals, witnesses and verdicts.
 
     Exit codes: 0 success, 1 rejected or some failed, 2 an error that is explained, 3 undecided, 70 a fault of rarely,
-    130 after Ctrl-C. RARELY_LIMITS=N lets files ask for N times the memory and work that they may (SECURITY.md).
+    130 after Ctrl-C, 141 when nobody reads the output. RARELY_LIMITS=N lets files ask for N times the memory and work
+    that they may (SECURITY.md).
     """
 
 

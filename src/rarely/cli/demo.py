@@ -63,6 +63,8 @@ def _write(
 
 
 def _show(questions: Sequence[DemoProblem], estimates: Sequence[Estimate]) -> None:
+    from rich.text import Text
+
     from rarely.questions.showing import in_words
 
     table = plain_table("question", "answer", "probability", "95% interval", "calls", "s")
@@ -72,7 +74,7 @@ def _show(questions: Sequence[DemoProblem], estimates: Sequence[Estimate]) -> No
     for question, estimate in zip(questions, estimates, strict=True):
         chance, interval = estimate.cells
         table.add_row(
-            f"[bold]{question.name}[/bold]\n{question.description}", in_words(estimate), chance,
+            Text.assemble((question.name, "bold"), "\n", question.description), in_words(estimate), chance,
             interval.replace(" to ", "\n"), f"{estimate.calls:,}", f"{estimate.seconds:.0f}",
         )  # fmt: skip
     screen().print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 STDOUT = Path("-")
 INTERRUPTED = 130  # what a shell reports for a program stopped by Ctrl-C
+UNREAD = 141  # and for one whose output nobody reads any more
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @cache
@@ -28,10 +31,23 @@ def screen(*, stderr: bool = False) -> Console:
     """The terminal; without colours where it is a file or a pipe, and then wide unless COLUMNS says otherwise."""
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False)
+    class Screen(Console):  # these two are rich's own hooks
+        def render_str(self, text: str, **options: Any) -> Any:
+            return super().render_str(harmless(text), **options)
+
+        def on_broken_pipe(self) -> None:
+            """Rich would end the program with 1, which means that something was rejected."""
+            raise BrokenPipeError
+
+    console = Screen(stderr=stderr, highlight=False, markup=False)  # brackets in the name of a file are no markup
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 160
     return console
+
+
+def harmless(text: str) -> str:
+    """A text whose author may be a stranger: what would command a terminal, or turn a line round, is spelled out."""
+    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def prints(quiet: bool, json_file: Path | None) -> bool:
