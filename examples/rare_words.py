@@ -13,7 +13,7 @@ from rarely.inputs import Tokens
 SUBJECTS = ("the", "a", "an", "this", "any", "each")
 NOUNS = ("value", "object", "class", "function", "name", "method")
 VERBS = ("is", "are", "can", "may", "must", "was")
-RARE = ("before", "evaluate", "attribute")
+RARE = ("before", "attribute")
 
 
 def main() -> None:
