@@ -55,7 +55,8 @@ def position_laws(model: LanguageModel) -> dict[str, list[dict[int, float]]]:
 
 def answers_after(model: LanguageModel, prefixes: Tensor, last: Tensor) -> Tensor:
     """The most likely next word (n, K) after each of `prefixes` (n, L - 1) and each of `last` (K,)."""
-    first, second = list(model.blocks)
+    blocks: Any = model.blocks
+    first, second = blocks
     n, k, length = len(prefixes), len(last), prefixes.shape[1] + 1
     places = model.place.weight[:length]
     past = model.word(prefixes) + places[:-1]

@@ -19,9 +19,9 @@ from rarely.core.input_model import (
     adapt_inputs,
     assign,
     leading,
-    redrawn,
     tensor,
 )
+from rarely.core.parts import redrawn
 from rarely.core.rng import Rng
 from rarely.inputs.box import Box
 from rarely.inputs.constrained import Constrained
