@@ -113,7 +113,8 @@ def mhis(model: LanguageModel, law: Law, targets: Tensor, temperature: float, gr
             hits.append(torch.stack([-logit / temperature, hit.double()]))
     weights, met = torch.stack(hits, 1).reshape(2, -1, len(targets), CHAINS)  # each (steps, targets, CHAINS)
     scaled = torch.exp(weights - weights.amax((0, 2), keepdim=True))
-    return (scaled * met).sum((0, 2)) / scaled.sum((0, 2))
+    found: Tensor = (scaled * met).sum((0, 2)) / scaled.sum((0, 2))
+    return found
 
 
 def itakura_saito(truth: Tensor, found: Tensor) -> Tensor:

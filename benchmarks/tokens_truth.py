@@ -55,7 +55,8 @@ def position_laws(model: LanguageModel) -> dict[str, list[dict[int, float]]]:
 
 def answers_after(model: LanguageModel, prefixes: Tensor, last: Tensor) -> Tensor:
     """The most likely next word (n, K) after each of `prefixes` (n, L - 1) and each of `last` (K,)."""
-    first, second = model.blocks
+    blocks: Any = model.blocks
+    first, second = blocks
     n, k, length = len(prefixes), len(last), prefixes.shape[1] + 1
     places = model.place.weight[:length]
     past = model.word(prefixes) + places[:-1]
@@ -63,7 +64,8 @@ def answers_after(model: LanguageModel, prefixes: Tensor, last: Tensor) -> Tenso
     middle = first(past, past)
     for block, before in ((first, past), (second, middle)):
         here = _beside(block, here, before)
-    return model.answer(model.last(here)).argmax(-1).reshape(n, k)
+    logits: Tensor = model.answer(model.last(here))
+    return logits.argmax(-1).reshape(n, k)
 
 
 def _beside(block: Any, x: Tensor, past: Tensor) -> Tensor:
@@ -77,7 +79,8 @@ def _beside(block: Any, x: Tensor, past: Tensor) -> Tensor:
     share = torch.cat([there, (q * own_k).sum(-1, keepdim=True) * scale], -1).softmax(-1)
     seen = torch.einsum("nkhl,nlhd->nkhd", share[..., :-1], v) + share[..., -1:] * own_v
     x = x + block.mixed(seen.flatten(-2))
-    return x + block.narrow(F.gelu(block.wide(block.between(x))))
+    y: Tensor = x + block.narrow(F.gelu(block.wide(block.between(x))))
+    return y
 
 
 def enumerated(model: LanguageModel, laws: list[dict[int, float]]) -> Tensor:
@@ -86,7 +89,8 @@ def enumerated(model: LanguageModel, laws: list[dict[int, float]]) -> Tensor:
     chances = [torch.tensor(list(law.values()), dtype=torch.float64) for law in laws]
     prefixes, weight = torch.cartesian_prod(*words[:-1]), torch.cartesian_prod(*chances[:-1]).prod(1)
     total = torch.zeros(len(model.vocabulary), dtype=torch.float64)
-    for part, share in zip(*(t.split(max(1, ROWS // len(words[-1]))) for t in (prefixes, weight)), strict=True):
+    pieces = (torch.split(t, max(1, ROWS // len(words[-1]))) for t in (prefixes, weight))
+    for part, share in zip(*pieces, strict=True):
         found = answers_after(model, part, words[-1])
         total.index_add_(0, found.flatten(), (share[:, None] * chances[-1]).flatten())
     return total

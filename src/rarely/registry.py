@@ -31,6 +31,7 @@ ESTIMATORS = {
 KERNELS = {
     "pcn": "rarely.kernels.pcn:PCN",
     "random-walk": "rarely.kernels.random_walk:RandomWalk",
+    "redraw": "rarely.kernels.redraw:Redraw",
     "langevin": "rarely.kernels.langevin:Langevin",
     "hmc": "rarely.kernels.hamiltonian:HMC",
     "hit-and-run": "rarely.kernels.hit_and_run:HitAndRun",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rarely.core.arguments import ends, kind, real, whole
 from rarely.core.errors import InputError
+from rarely.core.parts import categorical, redrawn
 from rarely.core.rng import TORCHS, Rng
 from rarely.core.stacking import CannotStack, stack
 from rarely.stats import fused
@@ -61,40 +62,6 @@ class InputModel(Protocol):
     def from_normal(self, z: Tensor) -> Tensor:
         """Map standard normals (..., normal_dim) to inputs (..., *event) distributed as the model."""
         ...
-
-
-@runtime_checkable
-class Redrawn(Protocol):
-    """An input model that can draw parts of an input anew: what moves need where there is no map from normals."""
-
-    @property
-    def parts(self) -> int:
-        """How many parts an input has, such as the tokens of a sequence."""
-        ...
-
-    def redraw(self, x: Tensor, chosen: Tensor, rng: Rng) -> Tensor:
-        """x (..., *event) with the `chosen` parts (..., parts) drawn from their law given all others."""
-        ...
-
-
-@runtime_checkable
-class Categorical(Redrawn, Protocol):
-    """One whose parts are independent of each other, each a number that says which of some things it is."""
-
-    def log_parts(self, x: Tensor) -> Tensor:
-        """Log-probability of every part of x (..., parts)."""
-        ...
-
-
-def redrawn(model: object) -> TypeGuard[Redrawn]:
-    """Whether a model can; one that is made of others can if all of them do, and has None parts otherwise."""
-    return isinstance(model, Redrawn) and model.parts is not None
-
-
-def categorical(model: object) -> TypeGuard[Categorical]:
-    """Whether a model's parts are its numbers, with probabilities of their own."""
-    own = redrawn(model) and tuple(getattr(model, "event_shape", ())) == (model.parts,)
-    return own and callable(getattr(model, "log_parts", None))
 
 
 def array(value: Any, name: str) -> Tensor:

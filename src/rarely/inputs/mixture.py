@@ -21,9 +21,9 @@ from rarely.core.input_model import (
     assign,
     leading,
     log_kept,
-    redrawn,
     tensor,
 )
+from rarely.core.parts import redrawn
 from rarely.core.rng import TORCHS, Rng
 from rarely.core.words import inputs_in_words
 from rarely.inputs.box import Box

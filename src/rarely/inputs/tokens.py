@@ -115,7 +115,7 @@ def _listed(laws: Sequence[TokenLaw] | ArrayLike, length: int | None) -> list[To
     elif isinstance(laws, Sequence) and len(laws) and not isinstance(laws[0], int | float):
         alone, rows = False, list(laws)
     else:
-        table = tensor(laws, "laws")  # type: ignore[arg-type]
+        table = tensor(laws, "laws")
         if table.ndim not in (1, 2) or not table.numel():
             raise InputError(f"laws of tokens are (positions, tokens) or (tokens,), got shape {tuple(table.shape)}")
         alone, rows = table.ndim == 1, list(table.reshape(-1, table.shape[-1]))
@@ -132,7 +132,7 @@ def _read(law: TokenLaw, place: int, words: Mapping[str, int] | None) -> tuple[T
     if isinstance(law, Mapping):
         tokens = torch.tensor([_number(token, name, words) for token in law], dtype=torch.long)
         weights = tensor(list(law.values()), name).double()
-        if len(tokens.unique()) < len(tokens):
+        if len(set(tokens.tolist())) < len(tokens):
             raise InputError(f"{name} names a token twice")
     else:
         weights = tensor(law, name).double()

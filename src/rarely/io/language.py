@@ -45,9 +45,7 @@ def load_language_model(folder: str | Path) -> NextToken:
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        raise MissingExtra(
-            "language models need transformers: pip install 'rarely[transformers]'"
-        ) from error
+        raise MissingExtra("language models need transformers: pip install 'rarely[transformers]'") from error
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(place, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:

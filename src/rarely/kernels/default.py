@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rarely.core.errors import InputError
-from rarely.core.input_model import InputModel, redrawn
+from rarely.core.input_model import InputModel
+from rarely.core.parts import redrawn
 from rarely.kernels.base import Kernel
 from rarely.kernels.pcn import PCN
 from rarely.kernels.random_walk import RandomWalk

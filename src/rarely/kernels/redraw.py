@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.input_model import redrawn
+from rarely.core.parts import redrawn
 from rarely.core.rng import Rng
 from rarely.kernels.base import State, normal_init, nudge, passes
 

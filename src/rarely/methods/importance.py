@@ -13,7 +13,7 @@ from torch import Tensor
 from rarely.core.arguments import settle
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
-from rarely.core.input_model import categorical
+from rarely.core.parts import categorical
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
 from rarely.core.thresholds import FULL_COVARIANCE, WEIGHTS_SHARE

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from rarely.core.batch import Batch
-from rarely.core.input_model import Categorical, EachInputs, categorical
+from rarely.core.input_model import EachInputs
+from rarely.core.parts import Categorical, categorical
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import WEIGHTS_SHARE
@@ -53,7 +54,7 @@ class Proposal:
     @classmethod
     def of(cls, law: Categorical, points: Tensor, log_weights: Tensor | None = None) -> Proposal:
         """At the likeliest of the points (n, parts), between evenly and by their probability."""
-        centres = points.unique(dim=0)
+        centres = torch.unique(points, dim=0)
         likely = law.log_parts(centres).double().sum(1)
         if len(centres) > _MOST:
             top = likely.topk(_MOST).indices
@@ -78,7 +79,7 @@ class Proposal:
         rare = -self.law.log_parts(self.centres).double()  # (C, parts)
         gains = [torch.log1p((1 - share) / share * torch.exp(rare)) for share in _SHARES]
         weights, found = self.log_weights.exp().unsqueeze(1), [rare.new_zeros(0, len(self.log_shares))]
-        for rows in x.split(max(1, _BLOCK // max(self.centres.numel(), self.pool.numel()))) if len(x) else []:
+        for rows in torch.split(x, max(1, _BLOCK // max(self.centres.numel(), self.pool.numel()))) if len(x) else []:
             same = (rows.unsqueeze(1) == self.centres).double()
             each = [(same * gain).sum(2) + x.shape[1] * math.log(s) for gain, s in zip(gains, _SHARES, strict=True)]
             often = (rows.unsqueeze(1) == self.pool).double().mul_(weights).sum(1)
@@ -105,7 +106,9 @@ class Proposal:
         points, theirs = torch.cat([self.centres, x]), torch.cat([owners, self.owned(ratios, owners, log_p)]).double()
         both = Proposal.of(self.law, points)
         pool, weights = _thinned(x, -torch.logsumexp(ratios, 1))
-        same = torch.cat([(part.unsqueeze(1) == points).all(2).double() @ theirs for part in both.centres.split(128)])
+        same = torch.cat(
+            [(part.unsqueeze(1) == points).all(2).double() @ theirs for part in torch.split(both.centres, 128)]
+        )
         return replace(both, pool=pool, log_weights=weights), same > 0
 
     def owned(self, ratios: Tensor, owners: Tensor, log_p: float) -> Tensor:
@@ -205,7 +208,7 @@ def _explored(one: Batch, law: Categorical, points: Tensor, rng: Rng) -> Tensor:
     """What one population has found, and the violations around it, which it looks for on its own."""
     for _ in range(_LOOKS):
         x, scores = _drawn(one, Proposal.of(law, points), _EXPLORED, rng)
-        points = torch.cat([points, x[scores >= 0]]).unique(dim=0)
+        points = torch.unique(torch.cat([points, x[scores >= 0]]), dim=0)
     return points
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.evidence import Levels, Number, Searched, pooled
-from rarely.core.input_model import categorical, redrawn
+from rarely.core.parts import categorical, redrawn
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import (

@@ -240,6 +240,8 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
         if split is None and levels is not None and count is None:
             return number, refusal
     if split is not None:
+        if split.doubt and sound:  # a number that stands by itself is the better guess, and no more than that
+            return sound[0], _unconfirmed(sound[0], referees, split, levels)
         # A method that doubts its number may have missed something; it has not invented what lies above splitting's.
         others = [n for n in (count, *fast) if n is not None and (not n.doubt or n.log_prob > split.log_prob)]
         against = next((n for n in others if apart(split, n)), None)
