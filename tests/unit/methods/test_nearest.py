@@ -26,7 +26,7 @@ from rarely.questions.estimate import finish
 from rarely.questions.strategy import Precision
 
 Score = Callable[[Tensor, Tensor], Tensor]
-_MOST = 260  # calls of a search
+_MOST = 260  # calls of a search, where slopes lead somewhere or there are none
 _EDGE = 1e-3  # by which a search stops short of the edge of the region, of the distance: the width of its last step
 
 
