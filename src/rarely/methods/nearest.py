@@ -26,11 +26,8 @@ from rarely.methods.rulers import Ruler, rulers
 
 _NAME = "search for the nearest"
 _FIRM = 1e-4  # of the score in the middle, by which a point violates: no other arithmetic turns it around
-_LOOKED, _STARTS, _FOLLOWED = (
-    16,
-    6,
-    2,
-)  # points whose ways to fail are asked, that set out, and that go on
+_LOOKED = 16  # points whose ways to fail are asked
+_STARTS, _FOLLOWED = 6, 2  # of them set out, and go on to the end
 _SHORT, _LONG = 5, 18  # steps until the best are chosen, and in all
 _HALF_STEPS = 3  # of the first ones: the plane of a far point says little about the middle
 _BEYOND, _WORSE, _BETTER = 0.02, 1.5, 0.6  # share by which a step aims beyond the plane, after a miss and after a hit
@@ -46,7 +43,7 @@ _INWARDS = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.97)  # shares of the distance t
 
 @dataclass(frozen=True)
 class NearestViolation:
-    """At most some 200 calls a problem; `search` starts it from violating inputs that are known."""
+    """Some 200 calls a problem, 400 where slopes lead nowhere; `search` starts from violations that are known."""
 
     def search(self, batch: Batch, inputs: Sequence[Tensor], normals: Sequence[Tensor | None]) -> Run:
         """The nearest violation of each problem, from its violating `inputs` (n, *event), or `normals` (n, d) of some.
@@ -137,11 +134,11 @@ def _search(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
     best.see(points, ruler.size(points), score)
     known = _drawn(ruler, known, best) if ruler.center is None else known
     starts = [points[_spread(len(points), _LOOKED)] for points in known]
+    before = best.sizes.clone()
     if ruler.climbs and getattr(ruler.batch.inputs, "smooth", True):
         _climb(ruler, starts, best)
-    missed = [k for k, size in enumerate(best.sizes.tolist()) if math.isinf(size) and len(starts[k])]
-    if missed or not ruler.climbs:
-        _wander(ruler, known, best)
+    stuck = torch.isinf(best.sizes) | (best.sizes > 0) & (best.sizes == before)  # no slope leads anywhere
+    _wander(ruler, known, best, [row for row in stuck.nonzero().squeeze(1).tolist() if len(known[row])])
     _draw_in(best)
 
 
@@ -239,37 +236,40 @@ def _nearest_of_each(owners: Tensor, sizes: Tensor) -> Tensor:
     return torch.tensor(kept)
 
 
-def _wander(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
+def _wander(ruler: Ruler, known: Sequence[Tensor], best: _Best, which: Sequence[int]) -> None:
     """Without gradients: from the mean of known violations, and the way it shows, by random moves a little inwards."""
-    rows = torch.tensor([row for row, points in enumerate(known) if len(points)])
-    if not len(rows):
+    if not which:
         return
+    rows = torch.tensor(which)
     most = max(len(known[row]) for row in rows)
     part, own = ruler.take(rows), best.rows(rows)
     pool = torch.stack([known[row][torch.arange(most) % len(known[row])] for row in rows])
     rng = Rng(0, ruler.batch.device)
-    # What violations have in common leads to them; what they differ in only takes them away from the middle.
-    means = [pool[:, :count].mean(1, keepdim=True) for count in (*_MEANS, most) if count <= most]
-    own.tried(torch.cat([pool[:, :_FOLLOWED], *means], 1))
-    if not math.isnan(part.norm):
-        own.tried(torch.cat([part.along(means[-1], share * own.sizes.unsqueeze(1)) for share in _INWARDS[1:]], 1))
-    _draw_in(own)
-    spread = (pool - part.middle()).square().mean(1, keepdim=True).sqrt()
-    length = torch.full((len(rows), 1), 0.5, dtype=ruler.batch.dtype, device=ruler.batch.device)
-    wide = (-1, 1, *(1,) * len(ruler.shape))
-    for _ in range(_ROUNDS):
-        noise = rng.normal((len(rows), _TRIED, *ruler.shape), ruler.batch.dtype)
-        # Half of the moves in a few coordinates alone: most of a network's inputs hardly matter.
-        few = rng.uniform(noise.shape, noise.dtype) < _FEW
-        few[:, ::2] = True
-        moved = part.possible(own.points.unsqueeze(1) + length.reshape(wide) * spread * noise * few)
-        share = (1 - _NARROW * length).expand(-1, _TRIED).double()
+    try:
+        # What violations have in common leads to them; what they differ in only takes them away from the middle.
+        means = [pool[:, :count].mean(1, keepdim=True) for count in (*_MEANS, most) if count <= most]
+        own.tried(torch.cat([pool[:, :_FOLLOWED], *means], 1))
         if not math.isnan(part.norm):
-            share = (share * own.sizes.unsqueeze(1) / part.size(moved).clamp_min(1e-30)).clamp(max=1.0)
-        before = own.sizes.clone()
-        own.tried(part.drawn_in(moved, share))
-        length = length * torch.where((own.sizes < before).unsqueeze(1), _WIDER, _NARROWER)
-    best.put(rows, own)
+            reach = part.size(pool[:, :1])
+            own.tried(torch.cat([part.along(means[-1], share * reach) for share in _INWARDS[1:]], 1))
+        _draw_in(own)
+        spread = (pool - part.middle()).square().mean(1, keepdim=True).sqrt()
+        length = torch.full((len(rows), 1), 0.5, dtype=ruler.batch.dtype, device=ruler.batch.device)
+        wide = (-1, 1, *(1,) * len(ruler.shape))
+        for _ in range(_ROUNDS):
+            noise = rng.normal((len(rows), _TRIED, *ruler.shape), ruler.batch.dtype)
+            # Half of the moves in a few coordinates alone: most of a network's inputs hardly matter.
+            few = rng.uniform(noise.shape, noise.dtype) < _FEW
+            few[:, ::2] = True
+            moved = part.possible(own.points.unsqueeze(1) + length.reshape(wide) * spread * noise * few)
+            share = (1 - _NARROW * length).expand(-1, _TRIED).double()
+            if not math.isnan(part.norm):
+                share = (share * own.sizes.unsqueeze(1) / part.size(moved).clamp_min(1e-30)).clamp(max=1.0)
+            before = own.sizes.clone()
+            own.tried(part.drawn_in(moved, share))
+            length = length * torch.where((own.sizes < before).unsqueeze(1), _WIDER, _NARROWER)
+    finally:  # what was found before the budget ended counts
+        best.put(rows, own)
 
 
 def _draw_in(best: _Best) -> None:

@@ -26,7 +26,7 @@ from rarely.questions.estimate import finish
 from rarely.questions.strategy import Precision
 
 Score = Callable[[Tensor, Tensor], Tensor]
-_MOST = 260  # calls of a search
+_MOST, _STUCK = 260, 420  # calls of a search, and where slopes lead nowhere
 _EDGE = 1e-3  # by which a search stops short of the edge of the region, of the distance: the width of its last step
 
 
@@ -43,13 +43,15 @@ def first(x: Tensor, y: Tensor) -> Tensor:
     return y[..., 0]
 
 
-def searched(problem: rarely.Problem, inputs: Tensor, normals: Tensor | None = None) -> tuple[Nearest, int]:
+def searched(
+    problem: rarely.Problem, inputs: Tensor, normals: Tensor | None = None, most: int = _MOST
+) -> tuple[Nearest, int]:
     """The nearest violation that is found from some, and the calls that were charged for it."""
     spend = Spend(1)
     (batch,) = Execution(device="cpu").place([problem], spend, at_once=100)
     ((found,),) = finish(NearestViolation().search(batch, [inputs], [normals]))
     assert isinstance(found, Nearest)
-    assert found.calls == int(spend.calls()) <= _MOST
+    assert found.calls == int(spend.calls()) <= most
     x = found.witnesses.inputs
     assert float(problem.score(x)) >= 0
     assert float(found.witnesses.scores) == pytest.approx(float(problem.score(x)), abs=1e-4)
@@ -212,7 +214,7 @@ def test_inputs_under_constraints_stay_possible() -> None:
     law = Constrained.to(rarely.Box(-torch.ones(2), torch.ones(2)), [[1.0, -1.0]], [-0.5])  # x1 <= x2 - 0.5
     problem = rarely.Problem(plane(torch.tensor([1.0, 1.0]), 0.8), first, law)
     x = law.sample(20_000, Rng(0))
-    found, _ = searched(problem, x[problem.score(x) >= 0])
+    found, _ = searched(problem, x[problem.score(x) >= 0], most=_STUCK)
     a, b = found.witnesses.inputs[0].tolist()
     assert a <= b - 0.5
     assert 0.65 * (1 - 1e-4) <= found.distance <= 0.65 * 1.05  # b = 0.65, a = 0.15
@@ -231,6 +233,17 @@ def _laplace_distance(threshold: float) -> float:
     """Both normals are mapped alike, and the tail is convex: the nearest point has equal coordinates."""
     tail = 0.5 * math.exp(-threshold / 2)
     return float(np.sqrt(2) * -torch.special.ndtri(torch.tensor(tail, dtype=torch.float64)))
+
+
+def test_slopes_that_lead_nowhere_are_left() -> None:
+    """A score of two values has no slope, and a law that moves in steps wants none: the points are moved at random."""
+    flat = rarely.Problem(
+        lambda x: x, lambda x, y: (y[:, 0] > 3.0).double() - 0.5, rarely.Gaussian(torch.zeros(2), 1.0)
+    )
+    z = torch.randn(20, 2, generator=torch.Generator().manual_seed(5)).abs() + torch.tensor([3.0, 0.5])
+    found, _ = searched(flat, z, most=_STUCK)
+    assert 3.0 <= found.distance <= 3.0 * 1.01
+    assert found.distance < found.beyond
 
 
 # In `estimate` --------------------------------------------------------------------------------------------------------
