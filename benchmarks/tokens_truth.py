@@ -42,7 +42,7 @@ SENTENCE = (
 def position_laws(model: LanguageModel) -> dict[str, list[dict[int, float]]]:
     """Of each law, for every position the numbers of the words that may stand there, with their probabilities."""
     number = {word: k for k, word in enumerate(model.vocabulary)}
-    counts = dict(enumerate(model.counts))
+    counts = dict(enumerate(map(float, model.counts)))
     frequent = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:64])
     signs = {number[sign]: counts[number[sign]] for sign in SIGNS.split()}
     slots = [{number[word]: 1 / (k + 1) ** 2 for k, word in enumerate(slot.split())} for slot in SENTENCE]
