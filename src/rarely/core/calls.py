@@ -138,7 +138,7 @@ def called(problems: Sequence[Problem], workers: int | None, checkpoint: Path | 
             call = Called(problem.adapted.call, len(networks), pool, journal, single)
             if journal is not None:
                 with torch.no_grad():
-                    call.check(problem.inputs.sample(1, Rng(0)).to(problem.adapted.dtype))
+                    call.check(problem.adapted.taken(problem.inputs.sample(1, Rng(0))))
             networks[id(problem.network)] = call
         yield [_calling(problem, networks.get(id(problem.network)), workers or 1) for problem in problems]
 
