@@ -253,6 +253,13 @@ class Custom:
         mapped: Tensor = self.model.from_normal(z)
         return mapped
 
+    def log_kept(self, z: Tensor) -> Tensor | None:
+        return log_kept(self.model, z)
+
+    @property
+    def log_share(self) -> Tensor:
+        return torch.as_tensor(getattr(self.model, "log_share", 0.0))
+
 
 def adapt_inputs(model: Any) -> InputModel:
     """An InputModel from one of ours, a torch distribution, or any object with `sample` and `log_density`."""
@@ -282,6 +289,8 @@ def adapt_inputs(model: Any) -> InputModel:
             f"the input model {type(model).__name__} has no {' and no '.join(missing)}; it needs "
             "sample(n) -> (n, *event) and log_density(x) -> (n,), or be one of the models of rarely.inputs"
         )
+    if hasattr(model, "log_kept") and not hasattr(model, "log_share"):
+        raise InputError(f"the input model {type(model).__name__} has log_kept and no log_share: the log of its mean")
     shape = getattr(model, "event_shape", None)
     if shape is None:
         drawn = torch.as_tensor(Rng(0).globally(lambda: model.sample(2)))
@@ -356,7 +365,7 @@ class EachInputs:
         chances = [log_kept(model, row) for model, row in zip(self.models, z, strict=True)]
         if all(chance is None for chance in chances):
             return None
-        return torch.stack([z.new_zeros(z.shape[1]).double() if c is None else c for c in chances])
+        return torch.stack([z.new_zeros(z.shape[1]).double() if c is None else c.double() for c in chances])
 
     @property
     def log_share(self) -> Tensor:

@@ -12,6 +12,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from rarely import Auto, ImportanceSampling, LineSampling, LpBall, Problem, Splitting, estimate
+from rarely.core.errors import InputError
 from rarely.core.input_model import EachInputs, kept_normals, stack_inputs
 from rarely.core.rng import Rng
 from rarely.inputs.cut_ball import cut_ball
@@ -130,3 +131,39 @@ def test_inputs_of_normals_that_are_not_kept_lie_in_ball_and_box_too() -> None:
     """Searches look there: far out, and where they please."""
     z: Tensor = 6 * Rng(10).normal((2_000, FREE + len(NEAR)))
     assert torch.isfinite(BALL.log_density(BALL.from_normal(z))).all()
+
+
+class Positive:
+    """A user's own: normals of which the positive ones are kept."""
+
+    event_shape, normal_dim, log_share = (2,), 2, math.log(0.5)
+
+    def sample(self, n: int) -> Tensor:
+        z = torch.randn(n, 2)
+        return torch.stack([z[:, 0].abs(), z[:, 1]], 1)
+
+    def from_normal(self, z: Tensor) -> Tensor:
+        return z
+
+    def log_kept(self, z: Tensor) -> Tensor:
+        return torch.where(z[..., 0] > 0, 0.0, -torch.inf)
+
+
+@pytest.mark.parametrize(
+    "estimator", [Splitting(400, islands=8, steps=8), ImportanceSampling()], ids=["split", "weigh"]
+)
+def test_a_users_own_model_may_keep_some_normals(estimator: Splitting | ImportanceSampling) -> None:
+    problem = Problem(lambda x: x, lambda x, y: x[:, 0] - 4.0, Positive())
+    found = estimate(problem, estimator, seed=11)
+    assert abs(found.log_prob - math.log(2 * stats.norm.sf(4))) < 5 * found.log_prob_std
+
+
+def test_a_model_that_keeps_some_says_how_many() -> None:
+    class Silent(Positive):
+        def __getattribute__(self, name: str) -> object:
+            if name == "log_share":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    with pytest.raises(InputError, match="has log_kept and no log_share"):
+        Problem(lambda x: x, lambda x, y: x[:, 0], Silent())
