@@ -46,7 +46,12 @@ def position_laws(model: LanguageModel) -> dict[str, list[dict[int, float]]]:
     frequent = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:64])
     signs = {number[sign]: counts[number[sign]] for sign in SIGNS.split()}
     slots = [{number[word]: 1 / (k + 1) ** 2 for k, word in enumerate(slot.split())} for slot in SENTENCE]
-    whole = {"any words": [counts] * 8, "frequent words": [frequent] * 4, "signs": [signs] * 7, "a sentence": slots}
+    whole: dict[str, list[dict[int, Any]]] = {
+        "any words": [counts] * 8,
+        "frequent words": [frequent] * 4,
+        "signs": [signs] * 7,
+        "a sentence": slots,
+    }
     return {
         name: [{word: weight / sum(law.values()) for word, weight in law.items()} for law in laws]
         for name, laws in whole.items()

@@ -1,4 +1,4 @@
-"""For whoever ships a language model: which words does it hardly ever answer with, and after what?
+"""For engineers of language models: which words does a model hardly ever answer with, and after what?
 
 Run it with `python examples/rare_words.py`. The model is the demo's; yours goes in its place, as
 `rarely.io.language.load_language_model(folder)` or any module that turns numbers of tokens into logits.

@@ -25,7 +25,8 @@ def architecture(network: Network) -> Hashable:
     """Equal for networks that differ in their weights alone. A plain function is only ever equal to itself."""
     if network.module is None:
         return id(network.call)
-    shapes = tuple((name, tuple(value.shape)) for name, value in network.module.state_dict().items())
+    state = network.module.state_dict().items()  # of a quantised network some are no tensors
+    shapes = tuple((name, tuple(getattr(value, "shape", ()))) for name, value in state)
     return str(network.module), shapes, network.dtype, network.differentiable
 
 
