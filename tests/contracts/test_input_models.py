@@ -13,7 +13,8 @@ from scipy import stats
 from torch import Tensor
 
 from rarely import Box, Gaussian, LpBall, Mixture, TruncatedGaussian
-from rarely.core.input_model import kept_normals, stack_inputs
+from rarely.core.each_inputs import stack_inputs
+from rarely.core.input_model import kept_normals
 from rarely.core.rng import Rng
 from rarely.core.stacking import place, take
 from rarely.inputs import (

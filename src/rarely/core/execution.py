@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rarely.core.arguments import floating, whole
 from rarely.core.batch import Batch, Forward
+from rarely.core.each_inputs import stack_inputs
 from rarely.core.errors import InputError
-from rarely.core.input_model import stack_inputs
 from rarely.core.network import Network
 from rarely.core.problem import Problem
 from rarely.core.properties import stack_properties

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rarely.core.batch import Batch
-from rarely.core.input_model import EachInputs
+from rarely.core.each_inputs import EachInputs
 from rarely.core.parts import Categorical, categorical
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted

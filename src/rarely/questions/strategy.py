@@ -10,9 +10,9 @@ import torch
 
 from rarely.core.arguments import settle
 from rarely.core.batch import Batch
+from rarely.core.each_inputs import stack_inputs
 from rarely.core.errors import InputError
 from rarely.core.evidence import COUNTS, SPLITTING, Evidence, Found, Stratum
-from rarely.core.input_model import stack_inputs
 from rarely.core.rng import Rng
 from rarely.core.stacking import place
 from rarely.core.thresholds import COUNTED_SHARE, LOG_FLOOR, PILOT, VAGUE

@@ -11,8 +11,8 @@ from scipy import stats
 
 from rarely import Auto, LinearConstraint, LineSampling, Problem, Splitting, estimate
 from rarely.bounds.problems import prove_all
+from rarely.core.each_inputs import EachInputs, stack_inputs
 from rarely.core.errors import InputError
-from rarely.core.input_model import EachInputs, stack_inputs
 from rarely.core.rng import Rng
 from rarely.core.stacking import place
 from rarely.inputs import Corruptions, Fixed, Normal, OneHot, Uniform

@@ -12,8 +12,9 @@ from scipy import special, stats
 from torch import Tensor
 
 from rarely import Auto, ImportanceSampling, LineSampling, LpBall, Problem, Splitting, estimate
+from rarely.core.each_inputs import EachInputs, stack_inputs
 from rarely.core.errors import InputError
-from rarely.core.input_model import EachInputs, kept_normals, stack_inputs
+from rarely.core.input_model import kept_normals
 from rarely.core.rng import Rng
 from rarely.inputs.cut_ball import cut_ball
 

@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from rarely import Auto, LineSampling, Problem, Splitting, estimate
+from rarely.core.each_inputs import stack_inputs
 from rarely.core.errors import InputError
-from rarely.core.input_model import stack_inputs
 from rarely.core.rng import Rng
 from rarely.inputs import GaussianNoise, PixelDropout, PoissonNoise
 from rarely.inputs.noise import poisson_quantile

@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 
 from rarely import Auto, Problem, Splitting, estimate
+from rarely.core.each_inputs import EachInputs, stack_inputs
 from rarely.core.errors import InputError
-from rarely.core.input_model import EachInputs, stack_inputs
 from rarely.core.rng import Rng
 from rarely.inputs import Choice, Empirical, Fixed, Normal, OneHot, Tabular, Uniform
 
