@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, assign, tensor
-from rarely.core.properties import Composable, as_label
+from rarely.core.labels import as_label
+from rarely.core.properties import Composable
 
 Format = Literal["xyxy", "cxcywh"]
 Scores = Literal["probabilities", "sigmoid", "softmax"]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, assign
-from rarely.core.properties import Composable, as_label
+from rarely.core.labels import as_label
+from rarely.core.properties import Composable
 
 
 @dataclass(frozen=True, init=False)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rarely.core.properties import Composable, as_label
+from rarely.core.labels import as_label
+from rarely.core.properties import Composable
 
 
 @dataclass(frozen=True, init=False)

@@ -13,9 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from rarely.core.arguments import instance, kind, whole
+from rarely.core.arguments import instance, kind
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, tensor
+from rarely.core.labels import as_class, known_label
 from rarely.core.stacking import CannotStack, stack
 
 
@@ -63,16 +64,16 @@ class Misclassification(Composable):
     label: Tensor | str | None  # () or stacked (B, 1); the name of a class until a Problem knows its number
 
     def __init__(self, label: int | str | Tensor | None = None) -> None:
-        object.__setattr__(self, "label", _class(label, "label") if label is not None else None)
+        object.__setattr__(self, "label", as_class(label, "label") if label is not None else None)
 
     def parts(self, x: Tensor, y: Tensor) -> Tensor:
-        label = _known(self.label)
+        label = known_label(self.label)
         y = _outputs(y)
         index = label.expand(y.shape[:-1]).unsqueeze(-1)
         return (y - y.gather(-1, index)).scatter(-1, index, -torch.inf)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
-        label = _known(self.label)
+        label = known_label(self.label)
         y = _outputs(y)
         index = label.expand(y.shape[:-1]).unsqueeze(-1)
         return y.scatter(-1, index, -torch.inf).amax(-1) - y.gather(-1, index).squeeze(-1)
@@ -86,8 +87,8 @@ class Targeted(Composable):
     target: Tensor | str
 
     def __init__(self, label: int | str | Tensor, target: int | str | Tensor) -> None:
-        object.__setattr__(self, "label", _class(label, "label"))
-        object.__setattr__(self, "target", _class(target, "target"))
+        object.__setattr__(self, "label", as_class(label, "label"))
+        object.__setattr__(self, "target", as_class(target, "target"))
         if str(self.label) == str(self.target):
             raise InputError(f"target and label are both {label}; they must differ")
 
@@ -96,7 +97,7 @@ class Targeted(Composable):
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
         y = _outputs(y)
-        pick = torch.stack((_known(self.target), _known(self.label)), -1).expand(*y.shape[:-1], 2)
+        pick = torch.stack((known_label(self.target), known_label(self.label)), -1).expand(*y.shape[:-1], 2)
         chosen = y.gather(-1, pick)
         return chosen[..., 0] - chosen[..., 1]
 
@@ -314,22 +315,3 @@ def _as_property(prop: object) -> Property:
             f"cannot combine a property with {type(prop).__name__}; wrap functions of (x, y) in Scored first"
         )
     return prop
-
-
-def _known(label: Tensor | str | None) -> Tensor:
-    if isinstance(label, Tensor):
-        return label
-    raise InputError("the label is not known yet; make a Problem, which takes it from the network, or give its number")
-
-
-def _class(value: int | str | Tensor, name: str) -> Tensor | str:
-    return value if isinstance(value, str) else as_label(value, name)
-
-
-def as_label(value: int | Tensor, name: str) -> Tensor:
-    if isinstance(value, str):
-        raise InputError(f"{name} is the number of a class, got {value!r}: its place in your list of names, from 0")
-    label = whole(value, name)
-    if label < 0:
-        raise InputError(f"{name} must be a whole number of at least 0, got {label}")
-    return torch.tensor(label)
