@@ -186,6 +186,8 @@ def test_narrow_screens_show_intervals_too(open_page) -> None:
     cells = browser.all("#table tbody td .narrow")
     assert [cell.text for cell in cells] == [interval, "95% bound"]
     assert all(cell.is_displayed() for cell in cells)
+    table = "const box = document.querySelector('#problems .scroll'); return box.scrollWidth - box.clientWidth"
+    assert browser.run(table) <= 0, "nothing has to be scrolled to"
     assert browser.run("return document.documentElement.scrollWidth") <= 360
 
 
