@@ -11,6 +11,9 @@ _WIDE = 8  # characters of a list of names from which it goes into the text, whe
 
 
 class Command(TyperCommand):
+    def __init__(self, *arguments: Any, help: str | None = None, **named: Any) -> None:
+        super().__init__(*arguments, help=_flowing(help), **named)
+
     def get_params(self, ctx: Any) -> Any:
         return _said(super().get_params(ctx))
 
@@ -32,6 +35,11 @@ def _said(params: Sequence[Any]) -> Sequence[Any]:
             param.metavar = "NAME"
             param.help = f"{param.help} One of {', '.join(names)}."
     return params
+
+
+def _flowing(text: str | None) -> str | None:
+    """Paragraphs without the line ends of the source, which fall where no screen has its own."""
+    return text and "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def _nothing(ctx: Any) -> str:
