@@ -128,3 +128,25 @@ def test_what_one_population_alone_has_found_is_held_against_the_number() -> Non
     caught = 1 - 0.8**8
     alone, twice = 8 * 0.2 * 0.8**7 / caught, 28 * 0.2**2 * 0.8**6 / caught
     assert 0.5 * (1 - caught) / caught < _unseen(alone, twice, 8) < 2 * (1 - caught) / caught
+
+
+def test_a_budget_that_ends_early_does_not_hide_what_may_be_missing() -> None:
+    """Two needles, each found by one population: whatever rounds the budget pays for, the number says so."""
+    from rarely import Execution
+    from rarely.core.rng import Rng
+    from rarely.core.spend import Spend
+    from rarely.methods.neighbours import Neighbours
+    from rarely.questions.estimate import finish
+
+    needles = torch.tensor([[3] * 6, [7] * 6])
+    problem = Problem(
+        lambda x: (x.unsqueeze(1) == needles).all(2).any(1, keepdim=True).float(),
+        lambda x, y: y[:, 0] - 0.5,
+        Tokens(torch.ones(10), 6),
+    )
+    for calls in (15_000, 17_500, None):
+        batch = next(Execution(device="cpu").place([problem], Spend(1, calls)))
+        learnt = finish(Neighbours(0.001, 2000, 4).weigh(batch, [[needles[:1], needles[1:]]], Rng(0)))[0]
+        (number,) = [e for e in learnt if isinstance(e, Number)]
+        assert "populations found different violations" in number.doubt
+        assert abs(number.log_prob - math.log(2e-6)) < 0.5

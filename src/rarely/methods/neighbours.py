@@ -52,7 +52,7 @@ class Proposal:
     log_shares: Tensor  # (C A + 1,) of each centre with each of `_SHARES`; of the pool
 
     @classmethod
-    def of(cls, law: Categorical, points: Tensor, log_weights: Tensor | None = None) -> Proposal:
+    def of(cls, law: Categorical, points: Tensor) -> Proposal:
         """At the likeliest of the points (n, parts), between evenly and by their probability."""
         centres = torch.unique(points, dim=0)
         likely = law.log_parts(centres).double().sum(1)
@@ -61,8 +61,7 @@ class Proposal:
             centres, likely = centres[top], likely[top]
         shares = torch.log_softmax(0.5 * likely, 0).repeat_interleave(len(_SHARES)) - math.log(len(_SHARES))
         shares = torch.cat([shares, shares.new_zeros(1)]) - math.log(2)
-        weights = likely.new_zeros(len(points)) if log_weights is None else log_weights
-        return cls(law, centres, *_thinned(points, weights), shares)
+        return cls(law, centres, *_thinned(points, likely.new_zeros(len(points))), shares)
 
     def draw(self, n: int, rng: Rng) -> Tensor:
         which = _picked(self.log_shares.exp(), (n,), rng)
@@ -185,11 +184,11 @@ class Neighbours:
                 total + float(mass[which].sum())
                 for total, which in ((whole, by >= 0), (alone, by <= 1), (twice, by == 2))
             )
+            if whole:  # after every round: the budget may end the next
+                found.believe(_unseen(alone / whole, twice / whole, len(populations)))
             if done == 1:
                 wanted = self._rounds(found)
             done += 1
-        if whole:
-            found.believe(_unseen(alone / whole, twice / whole, len(populations)))
 
     def _rounds(self, found: Weighed) -> int:
         """Rounds of samples that the target asks for, as far as the first one tells."""

@@ -54,8 +54,8 @@ class Weighed:
     def believe(self, unseen: float) -> None:
         """Take into account that so much of p, in units of what was found, may lie where nobody has looked."""
         self.model_error = math.hypot(MODEL_ERROR, unseen)
-        if unseen > _UNSEEN:
-            self.lost = "populations found different violations: what none of them found may be as much"
+        told = "populations found different violations: what none of them found may be as much"
+        self.lost = told if unseen > _UNSEEN else ""
 
     def groups(self, weights: Sequence[Tensor] | None = None) -> tuple[float, ...]:
         """log p of each group of samples."""
