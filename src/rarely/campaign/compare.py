@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from rarely.campaign.store import Record, Store
 from rarely.campaign.trouble import explained
 from rarely.core.errors import InputError
-from rarely.questions.result import Outcome, scientific
+from rarely.questions.result import Outcome
 from rarely.stats.intervals import incomplete_beta, student_quantile
 from rarely.stats.statistic import Interval
 
@@ -272,7 +272,10 @@ def ratio(log_ratio: float) -> str:
     """How many times as probable, from a difference of log p."""
     if math.isinf(log_ratio):
         return "0" if log_ratio < 0 else "inf"
-    return scientific(log_ratio) if log_ratio < _LARGE else f"e^{log_ratio:.4g}"
+    if abs(log_ratio) < _LARGE:
+        return f"{math.exp(log_ratio):.3g}"
+    exponent = math.floor(log_ratio / math.log(10))
+    return f"{10 ** (log_ratio / math.log(10) - exponent):.3g}e{exponent:+d}"
 
 
 def _violates(record: Record) -> bool:
