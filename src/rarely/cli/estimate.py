@@ -126,6 +126,7 @@ def _show(found: Sequence[Estimate], many: bool) -> None:
 
 
 def _draw(found: Sequence[Estimate], file: Path, *, many: bool) -> None:
-    from rarely.display.figures import plot_estimate, plot_probabilities, save
+    from rarely.display.figures import plot_estimate, plot_probabilities
+    from rarely.io.files import save_figure
 
-    save(plot_probabilities(found) if many else plot_estimate(found[0]), file)
+    save_figure(plot_probabilities(found) if many else plot_estimate(found[0]), file)

@@ -118,7 +118,8 @@ def _draw(
 ) -> Kind:
     """A figure of numbers; one pass over the records, of which little is kept."""
     from rarely.core.errors import InputError
-    from rarely.display.figures import SERIES, save
+    from rarely.display.figures import SERIES
+    from rarely.io.files import save_figure
     from rarely.report import figures
     from rarely.report.interactive import Marks, write_interactive
     from rarely.report.tally import tally
@@ -142,7 +143,7 @@ def _draw(
     else:
         drawn = figures.plot_distribution(counted.trusted, counted.doubtful, size)
     with writing(out) as draft:
-        save(drawn, draft)
+        save_figure(drawn, draft)
     return kind
 
 
@@ -150,7 +151,8 @@ def _draw_climbs(records: Iterable[Record], out: Path, size: tuple[float, float]
     from dataclasses import replace
 
     from rarely.core.errors import InputError
-    from rarely.display.figures import plot_estimate, plot_levels, save
+    from rarely.display.figures import plot_estimate, plot_levels
+    from rarely.io.files import save_figure
     from rarely.report.interactive import write_climbs
 
     climbed = ((record.name, record.estimate) for record in records)
@@ -167,4 +169,4 @@ def _draw_climbs(records: Iterable[Record], out: Path, size: tuple[float, float]
         return
     drawn = plot_levels(kept, size) if len(kept) > 1 else plot_estimate(kept[0], size)
     with writing(out) as draft:
-        save(drawn, draft)
+        save_figure(drawn, draft)

@@ -97,10 +97,10 @@ def robustness(
 
 
 def _draw(curve: Curve, file: Path) -> None:
-    from rarely.display.figures import save
+    from rarely.io.files import save_figure
     from rarely.report.figures import plot_curves
 
-    save(plot_curves([curve]), file)
+    save_figure(plot_curves([curve]), file)
 
 
 def _as_data(rows: Sequence[Row], summaries: Sequence[Summary], noise: Noise, outcomes: Outcomes) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import torch
 from rarely.core.problem import Problem
 from rarely.core.properties import Misclassification
 from rarely.demo import DemoProblem, images, manifest
-from rarely.display.figures import plot_levels, plot_probabilities, save
+from rarely.display.figures import plot_levels, plot_probabilities
 from rarely.inputs import LpBall
+from rarely.io.files import save_figure
 from rarely.io.networks import load_network
 from rarely.io.problems import load_problem
 from rarely.questions.result import Estimate
@@ -53,7 +54,7 @@ def write(questions: Sequence[DemoProblem], estimates: Sequence[Estimate], folde
     written = [results]
     for name, figure in figures.items():
         written.append(folder / f"{name}.svg")
-        save(figure, written[-1])
+        save_figure(figure, written[-1])
     return written
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from rarely.core.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,20 +18,7 @@ if TYPE_CHECKING:
 INK, ACCENT, FAINT, WARNING = "#22303c", "#1f6f8b", "#b8c4cc", "#c8553d"
 SERIES = (ACCENT, "#c98a1b", "#7a5aa6", "#5b8c5a", "#a34a6d", "#5f6b76")  # curves side by side
 LN10 = math.log(10)
-_FORMATS = (".svg", ".png", ".pdf")
 _LONGEST = 44  # characters of a name in a legend; a headline has room for twice as many
-
-
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure; its kind is the ending of the name."""
-    ending = Path(path).suffix.lower()
-    if ending not in _FORMATS:
-        raise InputError(f"{path}: a figure is written as {', '.join(_FORMATS)}")
-    import matplotlib
-
-    # Text stays text in an SVG, and the same figure gives the same file.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rarely"}):
-        figure.savefig(path, dpi=160, metadata={"Date": None} if ending == ".svg" else None)
 
 
 def plot_estimate(estimate: Estimate, size: tuple[float, float] = (6.4, 5.2)) -> Figure:

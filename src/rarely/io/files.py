@@ -13,14 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from rarely.core.errors import FormatError, RarelyError
+from rarely.core.errors import FormatError, InputError, RarelyError
 from rarely.core.limits import MEMORY, TEXT, UNPACKED, Limit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _PIECE = 1 << 20
 _DRAFTS = itertools.count()
+_FIGURES = (".svg", ".png", ".pdf")
 _EXPANSION = 50  # text shrinks by 20 and weights by 2; what shrinks by more than this is nothing but a bomb
 
 
@@ -154,3 +158,15 @@ def refuse(source: str | Path, reason: str | None) -> None:
 def one_line(error: BaseException, length: int = 300) -> str:
     """What an exception says, without line breaks."""
     return (" ".join(str(error).split()) or type(error).__name__)[:length]
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure; its kind is the ending of the name."""
+    ending = Path(path).suffix.lower()
+    if ending not in _FIGURES:
+        raise InputError(f"{path}: a figure is written as {', '.join(_FIGURES)}")
+    import matplotlib
+
+    # Text stays text in an SVG, and the same figure gives the same file.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rarely"}):
+        figure.savefig(path, dpi=160, metadata={"Date": None} if ending == ".svg" else None)

@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from rarely.core.errors import InputError
-from rarely.display.figures import ACCENT, INK, SERIES, WARNING, clean, new_figure, save
+from rarely.display.figures import ACCENT, INK, SERIES, WARNING, clean, new_figure
+from rarely.io.files import save_figure
 from rarely.systems.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> F
         figure.suptitle(text.replace("$", r"\$"), fontsize=10, color=INK, x=0.01, ha="left", wrap=True)
     plots[-1].set_xlabel("step" if trajectory.step == 1 else "time")
     if path is not None:
-        save(figure, path)
+        save_figure(figure, path)
     return figure
 
 
@@ -59,7 +60,7 @@ def plot_film(trajectory: Trajectory, path: str | Path | None, pictures: int) ->
         axes.set_title(f"{index * trajectory.step:g}", fontsize=9, color=INK)
         axes.set_axis_off()
     if path is not None:
-        save(figure, path)
+        save_figure(figure, path)
     return figure
 
 

@@ -13,7 +13,8 @@ import made_campaign as made
 from rarely.campaign.robustness import Curve
 from rarely.campaign.store import Record
 from rarely.core.errors import FormatError, InputError
-from rarely.display.figures import LN10, plot_estimate, plot_levels, plot_probabilities, save
+from rarely.display.figures import LN10, plot_estimate, plot_levels, plot_probabilities
+from rarely.io.files import save_figure
 from rarely.questions.result import Outcome
 from rarely.report import interactive
 from rarely.report.charts import Drawing, inline
@@ -67,7 +68,7 @@ def test_nothing_found_is_no_number_and_no_line_leads_there() -> None:
 
 @pytest.mark.parametrize("columns", [[[-math.inf], [-math.inf]], [[], [-3.0]], [[], []]])
 def test_curves_of_next_to_nothing(columns: list[list[float]], tmp_path: Path) -> None:
-    save(plot_curves([Curve("", [0.1, 0.2], columns)]), tmp_path / "c.svg")
+    save_figure(plot_curves([Curve("", [0.1, 0.2], columns)]), tmp_path / "c.svg")
     assert ("none found" in _texts((tmp_path / "c.svg").read_text())) == (columns[0] == [-math.inf])
 
 
@@ -92,7 +93,7 @@ def test_many_points_do_not_fill_the_file() -> None:
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
 def test_figures_are_written_in_their_size(tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"figure.{ending}"
-    save(plot_distribution([-3.0, -9.0], [-4.0], size=(3.3, 2.2)), file)
+    save_figure(plot_distribution([-3.0, -9.0], [-4.0], size=(3.3, 2.2)), file)
     assert file.stat().st_size > 1000
     if ending == "svg":
         texts = _texts(file.read_text())
@@ -102,7 +103,7 @@ def test_figures_are_written_in_their_size(tmp_path: Path, ending: str) -> None:
 
 def test_names_with_dollars_are_drawn(tmp_path: Path) -> None:
     file = tmp_path / "levels.svg"
-    save(plot_levels([made.violated(-20.0, name="cost $x_ $"), made.violated(-20.0, name="$")]), file)
+    save_figure(plot_levels([made.violated(-20.0, name="cost $x_ $"), made.violated(-20.0, name="$")]), file)
     assert {"cost $x_ $", "$"} <= set(_texts(file.read_text()))
 
 
@@ -215,7 +216,7 @@ def test_shares_of_a_distribution_are_those_of_all_problems(tmp_path: Path) -> N
 def test_long_names_leave_room_for_the_figure(tmp_path: Path) -> None:
     long = made.violated(-20.0, name=f"begin {'very ' * 5000} long end")
     for figure in (plot_levels([long, long]), plot_estimate(long), plot_probabilities([long])):
-        save(figure, tmp_path / "names.svg")
+        save_figure(figure, tmp_path / "names.svg")
         text = (tmp_path / "names.svg").read_text(encoding="utf-8")
         assert "long end" in text
         assert len(text) < 100_000
