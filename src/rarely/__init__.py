@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # `as`: type checkers then take the names as exported
     from rarely.inputs import TruncatedGaussian as TruncatedGaussian
     from rarely.io.networks import load_network as load_network
     from rarely.io.problems import load_problem as load_problem
-    from rarely.methods import DirectedSplitting as DirectedSplitting
     from rarely.methods import ImportanceSampling as ImportanceSampling
     from rarely.methods import LineSampling as LineSampling
     from rarely.methods import MonteCarlo as MonteCarlo
@@ -57,7 +56,7 @@ _NAMES = {
     "rarely.inputs": ("Box", "Gaussian", "LpBall", "Mixture", "TruncatedGaussian"),
     "rarely.io.networks": ("load_network",),
     "rarely.io.problems": ("load_problem",),
-    "rarely.methods": ("DirectedSplitting", "ImportanceSampling", "LineSampling", "MonteCarlo", "Splitting"),
+    "rarely.methods": ("ImportanceSampling", "LineSampling", "MonteCarlo", "Splitting"),
     "rarely.questions.augment": ("augment",),
     "rarely.questions.estimate": ("Running", "estimate"),
     "rarely.questions.monitor": ("monitor",),

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from rarely import (
     Auto,
     Box,
-    DirectedSplitting,
     Execution,
     Gaussian,
     ImportanceSampling,
@@ -29,7 +28,7 @@ from rarely import (
 )
 from rarely.core.evidence import Found, Levels, Number, pooled
 from rarely.kernels import HMC, PCN, HitAndRun, Langevin, RandomWalk
-from rarely.methods import Estimator
+from rarely.methods import DirectedSplitting, Estimator
 from rarely.registry import found
 
 ESTIMATORS: dict[str, Estimator] = {

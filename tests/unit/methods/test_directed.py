@@ -11,11 +11,11 @@ import pytest
 import torch
 from scipy import stats
 
-from rarely import DirectedSplitting, Execution, Gaussian, Problem, estimate
+from rarely import Execution, Gaussian, Problem, estimate
 from rarely.core.evidence import Number
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
-from rarely.methods import beside, directed
+from rarely.methods import DirectedSplitting, beside, directed
 from rarely.methods.beside import Climbed
 from rarely.methods.compass import Compass
 from rarely.questions.estimate import finish
