@@ -106,7 +106,11 @@ def two_regions(estimator: Estimator) -> list[Tensor]:
 def off(values: list[Tensor], exact: float) -> float:
     """By how many of its standard errors the mean over runs is off, but for what a few draws must round."""
     each = np.array([float(value.double().mean()) for value in values])
-    return max(0.0, abs(each.mean() - exact) - 0.5 / min(map(len, values))) / (each.std(ddof=1) / math.sqrt(RUNS))
+    excess = float(abs(each.mean() - exact)) - 0.5 / min(map(len, values))
+    if excess <= 0:  # shares that are exact have no spread either
+        return 0.0
+    spread = float(each.std(ddof=1)) / math.sqrt(RUNS)
+    return excess / spread if spread else math.inf
 
 
 @pytest.mark.parametrize("name", WEIGHING)

@@ -47,7 +47,8 @@ def test_assets_are_small():
 
 
 def test_no_asset_is_orphaned():
-    used = {"demo.json", "signs.npz", "detector.onnx", "segmentation.onnx", "pendulum.onnx", "cart-pole.onnx"}
+    used = {"demo.json", "signs.npz", "manual.npz"}
+    used |= {"detector.onnx", "segmentation.onnx", "pendulum.onnx", "cart-pole.onnx"}
     for problem in PROBLEMS.values():
         used |= {path.name for path in (problem.network, problem.property) if path is not None}
     assert {path.name for path in demo.assets().iterdir()} == used

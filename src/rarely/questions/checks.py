@@ -22,7 +22,9 @@ def checked(part: Batch, evidence: Sequence[Evidence], *, shortened: bool) -> li
 
     `shortened`: the batch ran in a shorter precision than the network's own, so that the two are compared.
     """
-    again = [e for e in evidence if isinstance(e, Found | Nearest) and not e.witnesses.counted]
+    # What an earlier answer calls the nearest has been run again for that answer.
+    again = [e for e in evidence if isinstance(e, Found) or (isinstance(e, Nearest) and not e.replayed)]
+    again = [e for e in again if not e.witnesses.counted]
     rest: list[Evidence] = [e for e in evidence if not isinstance(e, Draws) and all(e is not one for one in again)]
     if pooled(evidence).n:
         rest.insert(0, pooled(evidence))

@@ -169,8 +169,8 @@ def _estimate(**options: Any) -> Callable[[], object]:
         (lambda: rarely.monitor(NET, [NET]), r"problems\[0\] is Identity"),
         (lambda: rarely.monitor(NET, [problem()], every="5"), "every must be a whole number, without the quotes"),
         (
-            lambda: Misclassification("cat"),
-            "label is the number of a class, got 'cat': its place in your list of names",
+            lambda: Problem(NET, Misclassification("cat"), Gaussian(torch.zeros(2), 1.0)),
+            "the label 'cat' is text, and the network does not name its classes; give its number",
         ),
         (lambda: Misclassification(1.5), "label must be a whole number"),
         (lambda: Misclassification(-1), "label must be a whole number of at least 0"),
