@@ -193,7 +193,8 @@ def test_the_table_has_the_digits_that_the_cards_have(page) -> None:
     """The table makes its texts of the numbers in the page; 0.9985 is in the middle between two of them."""
     logs = [math.log(k / 2000) for k in range(1, 2000)] + [-100 * math.log(10), -1234.5678901]
     read = page([made.record(i, made.violated(log)) for i, log in enumerate(logs)])
-    sent = sorted(row[read.data["fields"].index("log_prob")] for row in read.data["rows"])
+    data = read.data
+    sent = sorted(row[data["fields"].index("log_prob")] for row in data["rows"])
     assert [scientific(log) for log in sent] == [scientific(log) for log in sorted(logs)]
     six = [scientific(float(f"{log:.6g}")) for log in logs]
     assert six != [scientific(log) for log in logs]  # what was sent before
