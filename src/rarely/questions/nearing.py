@@ -13,7 +13,9 @@ from rarely.questions.case import Case, Goal, Work, note
 
 def unnamed(batch: Batch, case: Case, goal: Goal) -> bool:
     """Violations are known, and none of them is called the nearest; among words nothing is near."""
-    return not getattr(batch.inputs, "whole", False) and bool(_inputs(case)) and not any(isinstance(e, Nearest) for e in case.evidence)
+    if getattr(batch.inputs, "whole", False):
+        return False
+    return bool(_inputs(case)) and not any(isinstance(e, Nearest) for e in case.evidence)
 
 
 def come_near(batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
