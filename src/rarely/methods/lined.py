@@ -18,6 +18,7 @@ MODEL_ERROR = 0.05  # of log p: roots, rounding, and regions too small for any c
 _NEGLIGIBLE = 0.05  # share of p that lines may have together which are not refined
 _FAINT = 0.02  # share of p that lines may have together which are given up before they have a number
 _ALIVE = 0.1  # share of lines that must reach the region for the others to be told from noise
+_WITHIN = 0.5  # share of lines that may lie in the region from end to end
 _SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
 TIMES = 6  # as large as all before it a round may be: small populations are worse than their spread says
 _CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
@@ -123,6 +124,8 @@ class LinedRegion:
             return "no line reaches a violation"
         least = Replicates(tuple(values)).log_prob - 2
         large = [line for line in self.lines if line.log_mean > least]
+        if any(line.within > _WITHIN for line in large):
+            return "most lines lie in the violating region altogether: none of their directions leads into it"
         if any(line.beyond < 0.5 for line in large):
             return "lines cross the boundary many times"
         if self._unreached() or any(min(line.alive) < _ALIVE for line in large):

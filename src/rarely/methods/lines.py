@@ -22,6 +22,7 @@ _MOST = 12  # lines for one way to fail: fewer than directions that are searched
 _CROWDED = 4.0  # nats under the best direction within which one more than those counts
 _SLOPES, _FEW_SLOPES = 64, 8  # violating points of a problem whose own slopes are taken, and too few to say anything
 _COHERENT = 0.25  # mean cosine of slopes with a direction from which it is theirs
+_WHOLE = -0.01  # log P(Z > t) from which a line lies in the region altogether
 _TWO = 0.5  # share of what is left of the slopes of a group without their mean that lies along one line: two groups
 
 
@@ -85,6 +86,11 @@ class Line:
     def record(self, x: Tensor, scores: Tensor, weights: Tensor) -> None:
         self.tests, self.hits = self.tests + scores.numel(), self.hits + float(weights[scores >= 0].sum())
         self.witnesses.append(gather_witnesses(x.flatten(0, 1), scores.flatten()))
+
+    @property
+    def within(self) -> float:
+        """Share of the lines, drawn by the violating law, that lie in the region altogether."""
+        return float((torch.cat(self.heights) > _WHOLE).double().mean()) if self.heights else 0.0
 
     @property
     def beyond(self) -> float:

@@ -68,3 +68,20 @@ def test_rounds_that_enter_nowhere_leave_the_points_that_were_known(
     (region,) = finish(run)
     assert len(rounds) > 1
     assert all(len(line.points) > 0 for line in region.lines if line.points is not None)
+
+
+def test_a_region_all_around_has_no_direction() -> None:
+    """Outside of a ball most lines lie in the region from end to end: their numbers are right or doubted."""
+    inside = float(stats.chi2.isf(1e-6, 20))
+
+    def network(x: np.ndarray) -> np.ndarray:
+        return (x * x).sum(1, keepdims=True)
+
+    problem = Problem(network, lambda x, y: y[:, 0] - inside, Gaussian(torch.zeros(20), 1.0))
+    numbers = [
+        next(e for e in found.evidence if isinstance(e, Number) and e.method == "directed splitting")
+        for found in estimate([problem] * 8, DirectedSplitting(), device="cpu")
+    ]
+    for number in numbers:
+        assert number.doubt or abs(number.log_prob - math.log(1e-6)) < 5 * number.std
+    assert any("altogether" in number.doubt for number in numbers)
