@@ -49,9 +49,9 @@ class Tilting:
     """
 
     target_error: float = 0.1
-    chains: int = 4
+    chains: int = 2
     length: int = 8
-    replicates: int = 8
+    replicates: int = 16
     growth: int = 60  # chains are at most this many times as long in the end
     log_p_min: float = LOG_FLOOR
 

@@ -29,7 +29,7 @@ from rarely.questions.result import Outcome
 
 SEARCH = (
     "components", "short counting between bounds", "splitting", "draws from far out", "importance sampling",
-    "line sampling", "directed splitting", "counting between bounds", "larger splitting",
+    "line sampling", "tilting", "directed splitting", "counting between bounds", "larger splitting",
     "importance sampling again", "largest splitting",
 )  # fmt: skip
 STEPS = ("attack", "proof", "draws", "count", *SEARCH, "more draws", "longer proof")
@@ -155,6 +155,7 @@ class Auto:
             "draws from far out": Step("they meet what no climb leads to", climb.blind, climb.draw_far),
             "importance sampling": Step("cheap where a mixture fits", climb.few_inputs, climb.weigh),
             "line sampling": Step("cheap where gradients lead", climb.smooth, climb.draw_lines),
+            "tilting": Step("cheap where scores rise in many directions", climb.curved, climb.tilt),
             "directed splitting": Step("cheap where scores rise one way", climb.steep, climb.split_beside),
             "larger splitting": Step("nothing faster was confirmed", climb.vague, climb.split_more),
             "importance sampling again": Step("a larger referee knows more", climb.learnt, climb.weigh),
