@@ -110,7 +110,7 @@ class Execution:
 
     def _batch(self, problems: Sequence[Problem], rows: list[int], spend: Spend, device: torch.device) -> Batch:
         distinct = {id(problems[i].network): problems[i].adapted for i in rows}
-        networks = [network.placed(device, self.dtype) for network in distinct.values()]
+        networks = [network.placed(device, self.dtype).laid_out() for network in distinct.values()]
         first = networks[0]
         if self.compile and first.module is not None:
             networks[0] = first = replace(first, call=torch.compile(first.module, dynamic=False))

@@ -33,6 +33,7 @@ _SETTLED = 0.1  # how fast steps adapt once a ladder stands
 _ROUNDS = 8  # after the first
 _TIMES = 2  # as large as all before it a round may be: to go on costs nothing, and errors are overestimated at first
 _LEAST = 3  # times the first length, at which chains may end: the law that they start in is a rough guess
+_LOOK = 20  # part of the longest chains that tells whether even they would be too short
 _CHUNK = 16  # moves between two looks at the clock
 _CLOSE = 1.1  # times the error aimed at that ends it early
 _DEARER = 2.0  # times the calls that another method is forecast to need, from which it is given up
@@ -131,7 +132,7 @@ class Tilting:
         if not math.isfinite(excess) or spent * excess**2 > _DEARER * rival:
             return 0
         had, per_move, least = region.moves, spent / region.moves, _LEAST * self.length
-        if excess <= _CLOSE and not restless and had >= least:
+        if (excess <= _CLOSE and not restless and had >= least) or _hopeless(had, excess, self.growth * self.length):
             return 0
         wanted = max(had * (excess**2 - 1), had * restless, least - had)
         wanted = min(wanted, _TIMES * had, 0.8 * left / per_move, self.growth * self.length - had)
@@ -162,6 +163,11 @@ class Tilting:
             scores = drawn[i * each : (i + 1) * each]
             regions[row].rungs[0].extend(scores, torch.ones_like(scores))
             regions[row].moves += length
+
+
+def _hopeless(had: int, excess: float, most: int) -> bool:
+    """Whether what chains of the first length and more tell is that the longest would still be too short."""
+    return had >= most / _LOOK and had * excess**2 > _DEARER * most
 
 
 def _show(batch: Batch, regions: Sequence[TiltedRegion]) -> None:
