@@ -37,8 +37,8 @@ _NEGLIGIBLE = 0.02  # share of p that an unknown component may hold
 _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, from which a number has no digits
 # Standard deviation of log p, and share of it, from which a referee that says more than a number does not confirm it:
 # rare islands may have met what the number misses. Lines have been held against each of its violations
-# (methods/unseen.py), and tilted populations have climbed from all of p(x) themselves: it need not be as sure of how many
-# there are.
+# (methods/unseen.py), and tilted populations have climbed from all of p(x) themselves, so that it may be less sure of
+# how many there are.
 _WEAK = {"weights": (0.3, 0.025), "lines": (1.0, 0.08), TILTING: (1.0, 0.08)}
 _EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
