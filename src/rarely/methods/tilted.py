@@ -89,7 +89,7 @@ class TiltedRegion:
 
     @property
     def log_reached(self) -> float:
-        return log_sum(self.reached) - math.log(len(self.reached))
+        return log_sum(self.reached) - math.log(len(self.reached)) if self.reached else 0.0
 
     @property
     def answered(self) -> bool:

@@ -105,7 +105,7 @@ class Tilting:
     def _refine(
         self, batch: Batch, regions: Sequence[TiltedRegion], rivals: Sequence[float], before: Tensor, rng: Rng
     ) -> Generator[Progress, None, None]:
-        """Make the chains of all temperatures longer, problems of one length together."""
+        """Make the chains of all temperatures longer, all problems together until each has enough."""
         for turn in range(_ROUNDS + 1):
             spent, lengths = (batch.calls() - before).tolist(), dict[int, int]()
             for row, region in enumerate(regions):
@@ -116,12 +116,13 @@ class Tilting:
             yield progress(METHOD, batch, [region.log_prob for region in regions], len(lengths))
             if not lengths:
                 return
-            for length in sorted(set(lengths.values())):
-                some = [row for row, own in lengths.items() if own == length]
-                for done in range(0, length, _CHUNK):
-                    self._extend(batch, some, regions, min(_CHUNK, length - done), rng)
-                for row in some:
-                    regions[row].weigh()
+            longer = list(lengths)
+            while lengths:
+                some = min(_CHUNK, *lengths.values())
+                self._extend(batch, list(lengths), regions, some, rng)
+                lengths = {row: length - some for row, length in lengths.items() if length > some}
+            for row in longer:
+                regions[row].weigh()
 
     def _more(self, region: TiltedRegion, spent: int, left: float, rival: float) -> int:
         """Moves by which the chains of a problem should be longer, in steps of a half octave; 0 where that is enough.
