@@ -358,7 +358,7 @@ def test_lines_and_tilted_populations_confirm_each_other_where_the_referee_is_un
 
 
 def test_of_confirmed_methods_that_contradict_each_other_the_referee_decides() -> None:
-    """Either is what it allows for, and both cannot be right: until it is surer, its own wide number is all there is."""
+    """Either is what it allows for, both cannot be right: until it is surer, its own wide number is all there is."""
     wide, flat, curved = split(-12.0, 0.8), lines(-12.6, 0.05), tilted(-11.8, 0.08)
     assert believe([wide, flat, curved, FOUND]).number is wide
     belief = believe([split(-11.8, 0.1), flat, curved, FOUND])
