@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from torch import Tensor
 
@@ -41,3 +41,12 @@ def categorical(model: object) -> TypeGuard[Categorical]:
     """Whether a model's parts are its numbers, with probabilities of their own."""
     own = redrawn(model) and tuple(getattr(model, "event_shape", ())) == (model.parts,)
     return own and callable(getattr(model, "log_parts", None))
+
+
+def evened(model: object, share: float) -> Any:
+    """A categorical model with evener probabilities; None if it cannot.
+
+    What holds rare categories comes oftener there. Weighed back, its draws are worth a `share` of their number.
+    """
+    evener = getattr(model, "evened", None)
+    return evener(share) if callable(evener) and categorical(model) else None

@@ -16,6 +16,7 @@ from rarely.core.rng import Rng
 from rarely.inputs.mixture import Mixture
 from rarely.methods.base import Estimator, Progress
 from rarely.methods.compass import Compass
+from rarely.methods.islands import Island
 from rarely.questions.conclude import Belief, believe
 
 Work = Generator[Progress, None, None]
@@ -65,6 +66,7 @@ class Case:
     evidence: list[Evidence]
     points: Tensor | None = None  # violating points (n, d) of z-space in which most populations ended
     held: Tensor | None = None  # those of every fourth, which check what was built on the others
+    islands: list[Island] = field(default_factory=list)  # the last populations, with others of their size
     explored: list[Tensor] = field(default_factory=list)  # violating inputs (n, parts) that each population has found
     far: Tensor | None = None  # violating points that draws from far out have led to
     compass: Compass | None = None  # what populations know of the direction in which scores rise

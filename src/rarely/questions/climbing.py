@@ -83,7 +83,9 @@ class Climbing:
         most = LARGER if few else LARGEST
         stuck = [case for case in cases if isinstance(case.split, Levels)]
         if stuck:
-            yield from self._populations(part_of(batch, cases, stuck), stuck, goal, rng, _STUCK, "larger splitting")
+            part = part_of(batch, cases, stuck)
+            factor = max(1, min(_STUCK, int(part.left() / max(case.cost for case in stuck))))
+            yield from self._populations(part, stuck, goal, rng, factor, "larger splitting")
         known = [case for case in cases if isinstance(case.split, Number)]
         if known:
             errors, part = [self._error(case, few) for case in known], part_of(batch, cases, known)
@@ -160,7 +162,10 @@ class Climbing:
         many = mapped and not _few(batch)
         islands = yield from splitting.populations(batch, rng, sloped=many)
         for case, group, calls in zip(cases, islands, (batch.calls() - before).tolist(), strict=True):
-            case.evidence += goal.admitted(evidence_of(group, method, calls))
+            # Populations of one size are one sample, and where categories end many of them it had better be a large one.
+            together = case.islands if categorical(batch.inputs) and factor == case.scale else []
+            case.evidence += goal.admitted(evidence_of(group, method, calls, together))
+            case.islands = [*together, *group]
             found = [i.survivors[:100] for i in group if i.survivors is not None and len(i.survivors)]
             case.scale, case.cost = factor, case.cost or calls
             if categorical(batch.inputs):
@@ -195,7 +200,8 @@ class Climbing:
         return (_few(batch) and (case.points is not None or case.far is not None)) or any(map(len, case.explored))
 
     def learnt(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return case.scale > 1 and self.few_inputs(batch, case, goal)
+        more = case.scale > 1 or len(case.explored) > self.islands
+        return more and self.few_inputs(batch, case, goal)
 
     def weigh(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         sampler = ImportanceSampling(target_error=self.target_error)
