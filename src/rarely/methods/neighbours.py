@@ -143,7 +143,7 @@ class Neighbours:
 
     def weigh(self, batch: Batch, starts: Sequence[Sequence[Tensor]], rng: Rng) -> Run:
         """Evidence of each problem from the violating inputs (n, parts) that each of its populations has found."""
-        before, found = batch.calls(), [Weighed() for _ in range(len(batch))]
+        before, found = batch.calls(), [Weighed("neighbours") for _ in range(len(batch))]
         for row, populations in enumerate(starts):
             if any(map(len, populations)):
                 with suppress(Exhausted):

@@ -162,7 +162,7 @@ class Climbing:
         many = mapped and not _few(batch)
         islands = yield from splitting.populations(batch, rng, sloped=many)
         for case, group, calls in zip(cases, islands, (batch.calls() - before).tolist(), strict=True):
-            # Populations of one size are one sample, and where categories end many of them it had better be a large one.
+            # Populations of one size are one sample, and where categories end many of them a large one is wanted.
             together = case.islands if categorical(batch.inputs) and factor == case.scale else []
             case.evidence += goal.admitted(evidence_of(group, method, calls, together))
             case.islands = [*together, *group]

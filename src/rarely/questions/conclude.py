@@ -36,8 +36,8 @@ _NEGLIGIBLE = 0.02  # share of p that an unknown component may hold
 _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, from which a number has no digits
 # Standard deviation of log p, and share of it, from which a referee that says more than a number does not confirm it:
 # rare islands may have met what the number misses. Lines have been held against each of its violations
-# (methods/unseen.py), so that it need not be as sure of how many there are.
-_WEAK = {"weights": (0.3, 0.025), "lines": (1.0, 0.08)}
+# (methods/unseen.py), and neighbours stand at them, so that it need not be as sure of how many there are.
+_WEAK = {"weights": (0.3, 0.025), "lines": (1.0, 0.08), "neighbours": (1.0, 0.08)}
 _EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
 _NOTHING = Bracket(-math.inf, 0.0, "nothing")
