@@ -28,7 +28,8 @@ from rarely.stats.statistic import Replicates
 _SHARES = (0.15, 0.35, 0.6)  # of the parts that are drawn anew: near ones for needles, far ones for what is wide
 _MOST = 400  # violating inputs that a proposal stands at
 _EXPLORED, _LOOKS = 256, 2  # draws around what one population has found, and how often
-_PILOT, _ROUNDS = 2048, 3  # draws around all of it, and how often what they find becomes a centre, too
+_PILOT, _ROUNDS = 2048, 8  # draws around all of it, and how often at most what they find becomes a centre, too
+_NEW = 0.02  # share of p that such draws find where no centre is, from which they go on
 _REFITS = 2  # draws that tell how much each centre matters, and how often what
 _KEPT = 0.3  # share of a proposal in the next
 _FREE = 0.2  # share of the parts that are drawn anew where all others come from the pool
@@ -110,6 +111,11 @@ class Proposal:
         )
         return replace(both, pool=pool, log_weights=weights), same > 0
 
+    def new(self, x: Tensor) -> float:
+        """Share of what violating draws x (n, parts) have found that lies where no centre is."""
+        weights = torch.softmax(-torch.logsumexp(self.log_ratios(x), 1), 0)
+        return float(weights[~_among(x, self.centres)].sum())
+
     def owned(self, ratios: Tensor, owners: Tensor, log_p: float) -> Tensor:
         """Which populations, the owners (C, I) of centres, would have drawn inputs with ratios (n, C A + 1): (n, I).
 
@@ -162,7 +168,10 @@ class Neighbours:
         owners = torch.stack([_among(proposal.centres, points) for points in populations], 1)
         for _ in range(_ROUNDS):
             x, scores = _drawn(one, proposal, _PILOT, rng)
+            new = proposal.new(x[scores >= 0])
             proposal, owners = proposal.joined(x[scores >= 0], owners, _log_mean(proposal, x, scores))
+            if new < _NEW:
+                break
         for _ in range(_REFITS):
             x, scores = _drawn(one, proposal, _PILOT, rng)
             proposal = proposal.refitted(x[scores >= 0])
