@@ -25,6 +25,7 @@ ESTIMATORS = {
     "splitting": "rarely.methods.splitting:Splitting",
     "monte-carlo": "rarely.methods.monte_carlo:MonteCarlo",
     "line-sampling": "rarely.methods.line_sampling:LineSampling",
+    "tilting": "rarely.methods.tilting:Tilting",
     "directed-splitting": "rarely.methods.directed:DirectedSplitting",
     "importance": "rarely.methods.importance:ImportanceSampling",
 }

@@ -17,6 +17,7 @@ from rarely.stats import statistic
 from rarely.stats.statistic import Binomial, Exceeded, Statistic
 
 COUNTS, SPLITTING = "counts", "splitting"  # families: numbers that assume nothing; populations that climb
+TILTING = "tilting"  # populations that the score tilts
 STRATA = "components"  # sums of numbers that were believed one by one
 REAL = "real"  # of a proof that holds in real arithmetic, and not for the network as it runs
 LISTED = 32  # numbers of an input that plain data hold

@@ -6,6 +6,7 @@ from rarely.methods.importance import ImportanceSampling
 from rarely.methods.line_sampling import LineSampling
 from rarely.methods.monte_carlo import MonteCarlo
 from rarely.methods.splitting import Splitting
+from rarely.methods.tilting import Tilting
 
 __all__ = [
     "DirectedSplitting",
@@ -15,4 +16,5 @@ __all__ = [
     "MonteCarlo",
     "Progress",
     "Splitting",
+    "Tilting",
 ]

@@ -47,15 +47,19 @@ def systematic(log_w: Tensor, n: int, rng: Rng) -> Tensor:
     return torch.searchsorted(torch.cumsum(w, 1), u).clamp_max(log_w.shape[1] - 1)
 
 
-def bennett(below: Tensor, above: Tensor, ratio: Tensor) -> Tensor:
-    """log Z'/Z (R,) from the differences of the two log-densities at states of Z and of Z', (R, n) each.
+def bennett(below: Tensor, above: Tensor, ratio: Tensor, counts: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """log Z'/Z (R,) from the differences of the two log-densities at states of Z (R, n) and of Z' (R, m).
 
     Bennett (1976), eq. 12a and b; `ratio` is the guess that the lower states alone give, -inf where all are dead.
+    `counts` are the logs of how many states each of them stands for: one, if not given.
     """
     dead = torch.isneginf(ratio)
+    lower, upper = counts or (torch.zeros_like(below), torch.zeros_like(above))
+    more = (upper.logsumexp(1) - lower.logsumexp(1)).unsqueeze(1)
     for _ in range(_BENNETT):
-        forth = torch.nn.functional.logsigmoid(below - ratio.unsqueeze(1)).logsumexp(1)
-        back = torch.nn.functional.logsigmoid(ratio.unsqueeze(1) - above).logsumexp(1)
+        gap = ratio.unsqueeze(1) - more
+        forth = (torch.nn.functional.logsigmoid(below - gap) + lower).logsumexp(1)
+        back = (torch.nn.functional.logsigmoid(gap - above) + upper).logsumexp(1)
         ratio = ratio + forth - back
     return torch.where(dead, -torch.inf, ratio)
 
