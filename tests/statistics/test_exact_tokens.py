@@ -64,9 +64,29 @@ def log_pattern(length: int) -> float:
     return math.log(chance[k])
 
 
+SELDOM = 1e-3
+
+
+def made_of_rare_tokens(k: int) -> Problem:
+    """P(token 2, of probability 0.001, stands in k of 4 places at least): hardly any draw of the law holds one."""
+
+    def seen(x: Tensor) -> Tensor:
+        return (x == 2).sum(1, keepdim=True)
+
+    return Problem(seen, lambda x, y: y[:, 0] - k, Tokens([0.9, 0.1 - SELDOM, SELDOM], 4))
+
+
+def log_rare(k: int) -> float:
+    return float(stats.binom.logsf(k - 1, 4, SELDOM))
+
+
 def test_splitting_alone_is_unbiased() -> None:
-    """200 repeats of one population each, about 1e-5 and a pattern at 6e-5, which is a needle in many places."""
-    for problem, truth, n in ((at_least(11), log_tail(11), 150), (pattern(12), log_pattern(12), 1000)):
+    """200 repeats of one population each: about 1e-5; a needle in many places, 6e-5; made of rare tokens, 4e-9."""
+    for problem, truth, n in (
+        (at_least(11), log_tail(11), 150),
+        (pattern(12), log_pattern(12), 1000),
+        (made_of_rare_tokens(3), log_rare(3), 1000),
+    ):
         runs = estimate([problem] * 200, Splitting(n, steps=3, islands=1))
         ratio = torch.tensor([run.prob / math.exp(truth) for run in runs], dtype=torch.float64)
         assert abs(float(ratio.mean()) - 1) < 5 * float(ratio.std()) / math.sqrt(len(ratio))
@@ -76,7 +96,7 @@ def test_splitting_alone_is_unbiased() -> None:
 @pytest.mark.parametrize("k", [8, 13, 18])
 def test_importance_sampling_alone(k: int) -> None:
     answer = estimate(at_least(k), ImportanceSampling(pilot=Splitting(300, 0.1, 2, keep="all")))
-    number = next(e for e in answer.evidence if isinstance(e, Number) and e.family == "weights")
+    number = next(e for e in answer.evidence if isinstance(e, Number) and e.family == "neighbours")
     assert number.std < 0.5
     assert abs(number.log_prob - log_tail(k)) < 5 * number.std
 
@@ -87,12 +107,13 @@ def test_importance_sampling_alone(k: int) -> None:
         (at_least(8), log_tail(8)),
         (at_least(19), log_tail(19)),  # 2e-12
         (pattern(4), log_pattern(4)),  # one sequence of 160,000
+        (made_of_rare_tokens(3), log_rare(3)),
         (
             at_least(19, Mixture([Tokens([0.9, 0.1], LENGTH), Tokens([0.6, 0.4], LENGTH)], [1 - 1e-6, 1e-6])),
             math.log((1 - 1e-6) * math.exp(log_tail(19)) + 1e-6 * float(stats.binom.sf(18, LENGTH, 0.4))),
         ),
     ],
-    ids=["often", "1e-12", "a needle", "a rare component"],
+    ids=["often", "1e-12", "a needle", "made of rare tokens", "a rare component"],
 )
 def test_estimate(problem: Problem, truth: float) -> None:
     answer = estimate(problem)
