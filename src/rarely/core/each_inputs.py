@@ -58,6 +58,10 @@ class EachInputs:
         models = [evened(model, share) for model in self.models]
         return None if any(model is None for model in models) else EachInputs(tuple(models))
 
+    def coded(self, codes: Tensor) -> Tensor:
+        models: Any = self.models
+        return torch.stack([model.coded(row) for model, row in zip(models, codes, strict=True)])
+
     @property
     def center(self) -> Tensor:
         return torch.stack([model.center for model in self.models]).unsqueeze(1)

@@ -32,6 +32,20 @@ class Categorical(Redrawn, Protocol):
         ...
 
 
+@runtime_checkable
+class Coded(Protocol):
+    """One that may be all categories, whatever its inputs look like: they are written as codes, and read again."""
+
+    @property
+    def codes(self) -> Any:
+        """The categorical law of the codes (parts,), one of each part; None where something is no category."""
+        ...
+
+    def coded(self, codes: Tensor) -> Tensor:
+        """Inputs (..., *event) of codes (..., parts)."""
+        ...
+
+
 def redrawn(model: object) -> TypeGuard[Redrawn]:
     """Whether a model can; one that is made of others can if all of them do, and has None parts otherwise."""
     return isinstance(model, Redrawn) and model.parts is not None

@@ -16,7 +16,8 @@ from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
 from rarely.core.rng import TORCHS, Rng
 from rarely.core.words import law_in_words
 from rarely.inputs.common import as_matrix, no_density
-from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot
+from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot, category_chances
+from rarely.inputs.tokens import Tokens
 
 _SHRINK = 1e-6  # towards independence: a copy of a column would make the correlation singular
 _TOLD = 8  # columns that words tell one by one
@@ -132,6 +133,18 @@ class Tabular:
                 parts.append(law.from_normal(together[..., column : column + 1]))
                 column += 1
         return torch.cat(parts, -1)
+
+    @property
+    def codes(self) -> Tokens | None:
+        """Of a table of independent categories, a number for each column."""
+        chances = [category_chances(law) for law in self.laws]
+        known = [chance for chance in chances if chance is not None]
+        independent = torch.equal(self.factor, torch.eye(len(self.factor)).to(self.factor))
+        return Tokens(known) if independent and len(known) == len(chances) else None
+
+    def coded(self, codes: Tensor) -> Tensor:
+        laws: Any = self.laws
+        return torch.cat([law.coded(codes[..., k : k + 1]) for k, law in enumerate(laws)], -1)
 
     @property
     def columns(self) -> tuple[Column, ...]:

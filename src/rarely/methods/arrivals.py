@@ -19,12 +19,13 @@ def arrivals(
     """Of each population at `rows`, on the CPU; with log-weights (R, n) where they climbed from another law."""
     if len(rows) == 0:
         return
+    part = part.take(rows)
     score, position = state.score[rows], state.position[rows]
     hit = score >= 0
     counts = hit.sum(1).tolist()
     survivors = [own.clone() for own in torch.split(position[hit], counts)]  # a slice would keep the whole stack alive
     if weights is not None:
-        for own, *held in zip(survivors, position, score, weights[rows], strict=True):
+        for own, *held in zip(survivors, part.read(position), score, weights[rows], strict=True):
             yield own, gather_witnesses(*held)
         return
     # Evenly among them: the best are not like the others. A population that has fewer repeats its last one.
@@ -33,9 +34,8 @@ def arrivals(
     order = torch.stack([own.nonzero().squeeze(1)[some.to(own.device)] for own, some in zip(hit, each, strict=True)])
     best = score.gather(1, order)
     x = position[torch.arange(len(rows), device=rows.device).unsqueeze(1), order]
-    if space == "normal":
-        with torch.no_grad():
-            x = part.take(rows).inputs.from_normal(x)
+    with torch.no_grad():
+        x = part.inputs.from_normal(x) if space == "normal" else part.read(x)
     x, best = x.cpu(), best.cpu()
     for r, (count, own) in enumerate(zip(counts, survivors, strict=True)):
         some = torch.arange(min(count, most))

@@ -186,7 +186,7 @@ class Neighbours:
             weights = -torch.logsumexp(ratios, 1)
             log_w = scores.new_full((left,), -torch.inf, dtype=torch.float64)
             log_w[scores >= 0] = weights
-            found.add(log_w, scores, x, x)
+            found.add(log_w, scores, one.read(x.unsqueeze(0))[0], x)
             by = proposal.owned(ratios, owners, found.log_prob).sum(1)
             mass = weights.exp()
             whole, alone, twice = (

@@ -104,11 +104,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Step:
-    """Something to learn, why, and for which cases."""
+    """Something to learn, why, and for which cases; whether inputs that are all categories are seen as such."""
 
     why: str
     wanted: Callable[[Batch, Case, Goal], bool]
     work: Callable[[Batch, list[Case], Goal, Rng], Work]
+    in_codes: bool = False
 
 
 def learn(method: Estimator, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
