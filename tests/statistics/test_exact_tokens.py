@@ -7,15 +7,17 @@ alone, and `estimate`, whose answers must lie within five of the standard deviat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
-from rarely import ImportanceSampling, Mixture, Outcome, Problem, Splitting, estimate
+from rarely import Box, Gaussian, ImportanceSampling, Mixture, Outcome, Problem, Splitting, estimate
 from rarely.core.evidence import Number
-from rarely.inputs import Tokens
+from rarely.inputs import Choice, Product, Tabular, Tokens
 from rarely.methods.neighbours import Proposal, _unseen
 
 LENGTH, OFTEN = 30, 0.1
@@ -121,6 +123,39 @@ def test_estimate(problem: Problem, truth: float) -> None:
     assert answer.log_prob_std < 0.5
     assert abs(answer.log_prob - truth) < 5 * answer.log_prob_std
     assert bool((problem.score(answer.witnesses.inputs) >= 0).all())
+
+
+BESIDE = stats.binom(12, OFTEN)
+
+
+@pytest.mark.parametrize(
+    ("beside", "above", "tail"),
+    [
+        (Box([0.0], [1.0]), 8.5, lambda t: float(np.clip(1 - t, 0, 1))),
+        (Gaussian([0.0], 1.0), 8.5, lambda t: float(stats.norm.sf(t))),
+        (Tabular([Choice([0.0, 1.0], [0.8, 0.2])]), 8.5, lambda t: 0.2 * (t <= 1) + 0.8 * (t <= 0)),
+        (Tokens([0.8, 0.2], 1), 8.5, lambda t: 0.2 * (t <= 1) + 0.8 * (t <= 0)),
+    ],
+    ids=["a uniform number", "a normal one", "a category", "a token"],
+)
+def test_words_beside_others(beside: object, above: float, tail: Callable[[float], float]) -> None:
+    """12 tokens, and what else there is, add up to so much."""
+    truth = math.log(sum(float(BESIDE.pmf(k)) * tail(above - k) for k in range(13)))
+    law = Product([Tokens([1 - OFTEN, OFTEN], 12), beside])
+    problem = Problem(lambda x: x.sum(1, keepdim=True), lambda x, y: y[:, 0] - above, law)
+    answer = estimate(problem)
+    assert answer.outcome is Outcome.VIOLATED
+    assert answer.log_prob_std < 0.2
+    assert abs(answer.log_prob - truth) < 5 * answer.log_prob_std
+    assert bool((problem.score(answer.witnesses.inputs) >= 0).all())
+
+
+@pytest.mark.parametrize("calls", [30_000, 60_000])
+def test_a_small_budget_is_enough_for_categories(calls: int) -> None:
+    """Populations are as large as a budget pays for."""
+    answer = estimate(at_least(11), max_evaluations=calls)
+    assert answer.outcome is Outcome.VIOLATED
+    assert abs(answer.log_prob - log_tail(11)) < 5 * answer.log_prob_std
 
 
 def test_the_density_of_a_proposal_is_that_of_its_draws() -> None:

@@ -28,6 +28,7 @@ from rarely.core.stacking import place, take
 Forward = Callable[[Tensor, Tensor], Tensor]  # inputs (B, N, *event), problems (B,) on the CPU -> (B, N, *out)
 
 _FEWEST = 32  # chains of every row taken at a time
+_CODED = 128  # parts up to which categories are written as codes: each of more weighs too little to stand on
 _TWO_VALUED = 16  # scores from which two values are no chance
 
 
@@ -66,10 +67,10 @@ class Batch:
         return replace(self, property=Way(self.property, index.to(self.device).unsqueeze(1)))
 
     def in_codes(self) -> Batch:
-        """The same problems with inputs that are all categories written as codes; itself where one is not."""
+        """The same problems with inputs that are all categories written as codes; itself where one is not, or large."""
         models: list[Any] = [self.problems[row].inputs for row in self.rows.tolist()]
         laws: list[Any] = [model.codes if isinstance(model, Coded) else None for model in models]
-        if any(law is None for law in laws) or len({law.parts for law in laws}) > 1:
+        if any(law is None or law.parts > _CODED for law in laws) or len({law.parts for law in laws}) > 1:
             return self
         return replace(self, inputs=place(stack_inputs(laws), self.device, self.dtype), reader=self.inputs)
 

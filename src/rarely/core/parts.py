@@ -41,6 +41,11 @@ class Coded(Protocol):
         """The categorical law of the codes (parts,), one of each part; None where something is no category."""
         ...
 
+    @property
+    def coded_parts(self) -> int:
+        """How many parts they have; known of stacked models, too."""
+        ...
+
     def coded(self, codes: Tensor) -> Tensor:
         """Inputs (..., *event) of codes (..., parts)."""
         ...

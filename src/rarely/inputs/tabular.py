@@ -142,6 +142,10 @@ class Tabular:
         independent = torch.equal(self.factor, torch.eye(len(self.factor)).to(self.factor))
         return Tokens(known) if independent and len(known) == len(chances) else None
 
+    @property
+    def coded_parts(self) -> int:
+        return len(self.laws)
+
     def coded(self, codes: Tensor) -> Tensor:
         laws: Any = self.laws
         return torch.cat([law.coded(codes[..., k : k + 1]) for k, law in enumerate(laws)], -1)

@@ -73,6 +73,12 @@ class Tokens:
         shape = (*low.shape[:-1], *self.event_shape)
         return low.expand(shape), high.expand(shape)
 
+    def positions(self) -> list[dict[int, float]]:
+        """The law of every position, as a mapping."""
+        both = zip(self.ids.tolist(), self.log_probs.double().exp().tolist(), strict=True)
+        laws = [{i: p for i, p in zip(ids, chances, strict=True) if p} for ids, chances in both]
+        return laws * (self.parts // len(laws))
+
     @property
     def parts(self) -> int:
         return self.event_shape[0]

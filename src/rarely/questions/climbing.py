@@ -43,6 +43,7 @@ FAR = "draws from far out"
 _COARSE = 1.0  # error of log p that lines aim at below the floor
 _WALKERS = 500  # particles of an island where there is no z-space: moves mix less
 _REDRAWN = 4  # moves between the states that are kept, where parts are drawn anew and most draws are refused
+_CLIMB = 9  # levels, of a tenth each
 _STUCK = 4  # times the size of populations that all got stuck
 
 
@@ -58,8 +59,13 @@ class Climbing:
     def size(self, batch: Batch) -> int:
         """Particles of an island of the referee."""
         if batch.inputs.normal_dim is None:
-            return max(_WALKERS, self.particles)
+            return max(self.particles, _WALKERS if _walks(batch) else min(_WALKERS, self._affordable(batch)))
         return self.particles * (FEW_DIMENSIONS if _few(batch) else 1)
+
+    def _affordable(self, batch: Batch) -> int:
+        """Particles of an island with which a budget pays for `_CLIMB` levels."""
+        most = batch.spend.max_calls
+        return _WALKERS if most is None else int(most / (self.islands * (1 + 0.9 * _CLIMB * _REDRAWN)))
 
     def rare(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return not pooled(case.evidence).flat and case.split is None and mixture_of(batch, case) is None
