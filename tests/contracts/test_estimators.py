@@ -28,7 +28,7 @@ from rarely import (
 )
 from rarely.core.evidence import Found, Levels, Number, pooled
 from rarely.kernels import HMC, PCN, HitAndRun, Langevin, RandomWalk
-from rarely.methods import DirectedSplitting, Estimator
+from rarely.methods import DirectedSplitting, Estimator, Tilting
 from rarely.registry import found
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -48,6 +48,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "auto, no proofs": Auto(proof_seconds=0),
     "lines": LineSampling(),
     "directed": DirectedSplitting(),
+    "tilting": Tilting(),
     "importance": ImportanceSampling(),
 }
 every = pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS.keys())

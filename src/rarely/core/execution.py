@@ -42,7 +42,7 @@ class Execution:
     rows: int | None = None
     compile: bool = False
     threads: int | None = None  # of a CPU; for tiny networks, or on a busy machine, one can be faster than two
-    tf32: bool = False  # matrix products of a GPU in TensorFloat-32
+    tf32: bool = False  # matrix products and convolutions of a GPU in TensorFloat-32; torch's default for the latter
 
     def __post_init__(self) -> None:
         for name in ("rows", "threads"):
@@ -54,17 +54,26 @@ class Execution:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Threads and matrix precision as asked for, put back afterwards."""
+        """Threads and matrix precision as asked for, put back afterwards.
+
+        Ten bits of a convolution are ties between inputs: on a ResNet-20 with noise of 1/250 p came out 15 % too large.
+        """
         threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        cudnn: Any = torch.backends.cudnn
+        layers = (cudnn.conv, cudnn.rnn)
+        before = [layer.fp32_precision for layer in layers]
         try:
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
-            if self.tf32:
-                torch.set_float32_matmul_precision("high")
+            torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+            for layer in layers:
+                layer.fp32_precision = "tf32" if self.tf32 else "ieee"
             yield
         finally:
             torch.set_num_threads(threads)
             torch.set_float32_matmul_precision(precision)
+            for layer, own in zip(layers, before, strict=True):
+                layer.fp32_precision = own
 
     def resolve(self) -> torch.device:
         if self.device == "auto":
@@ -101,7 +110,7 @@ class Execution:
 
     def _batch(self, problems: Sequence[Problem], rows: list[int], spend: Spend, device: torch.device) -> Batch:
         distinct = {id(problems[i].network): problems[i].adapted for i in rows}
-        networks = [network.placed(device, self.dtype) for network in distinct.values()]
+        networks = [network.placed(device, self.dtype).laid_out() for network in distinct.values()]
         first = networks[0]
         if self.compile and first.module is not None:
             networks[0] = first = replace(first, call=torch.compile(first.module, dynamic=False))

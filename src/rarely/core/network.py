@@ -31,6 +31,7 @@ class Network:
     numbers: int = 0  # held at once for one input: itself and the outputs of all modules; 0 when not known
     seconds: float = 0.0  # that one input of the first call took
     whole: bool = False  # inputs are whole numbers, such as those of words, and not a matter of precision
+    laid: bool = False  # its convolutions say the same of channels that are last in memory
 
     def taken(self, x: Tensor) -> Tensor:
         """Inputs as the network takes them: whole numbers as such, all others in its precision."""
@@ -48,6 +49,16 @@ class Network:
             return self
         module = copy.deepcopy(self.module).eval().to(device=device, dtype=wanted)
         return replace(self, call=module, dtype=wanted, module=module)
+
+    def laid_out(self) -> Network:
+        """A copy with channels last in memory, where that is known to say the same.
+
+        A core takes half the time for a ResNet-20, two thirds with the gradient; a GPU takes longer in float32.
+        """
+        if not self.laid or self.module is None or next(self.module.parameters()).device.type != "cpu":
+            return self
+        module = _channels_last(self.module)
+        return replace(self, call=module, module=module)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -140,7 +151,26 @@ def _adapt_module(module: nn.Module, probe: Tensor) -> tuple[Network, Tensor]:
         raise NetworkError(f"the network returns {type(y).__name__}, expected one tensor (n, outputs)")
     held = probe[0].numel() + sum(numbers) // len(probe)
     differentiable = tracked.requires_grad and y.requires_grad
-    return replace(network, differentiable=differentiable, numbers=held), y.to(probe.device)
+    laid = device.type == "cpu" and _says_the_same(module, tracked.detach(), y.detach())
+    return replace(network, differentiable=differentiable, numbers=held, laid=laid), y.to(probe.device)
+
+
+def _channels_last(module: nn.Module) -> nn.Module:
+    copied: Any = copy.deepcopy(module).eval()
+    last: nn.Module = copied.to(memory_format=torch.channels_last)
+    return last
+
+
+def _says_the_same(module: nn.Module, x: Tensor, y: Tensor) -> bool:
+    """Whether convolutions can have channels last in memory: not where activations are viewed in their usual order."""
+    if not any(isinstance(part, nn.Conv2d) for part in module.modules()):
+        return False
+    try:
+        with torch.no_grad():
+            own = _channels_last(module)(x)
+    except Exception:  # the user's own code, or a module that cannot be copied
+        return False
+    return own.shape == y.shape and torch.allclose(own, y, rtol=1e-4, atol=1e-5 * float(y.abs().max()))
 
 
 @contextmanager

@@ -24,8 +24,8 @@ class Product:
     """One input is one draw of each part, flattened and joined in their order; the parts are independent.
 
     A part is any input model. Neighbours that are the same object are drawn and mapped at once: a law that holds for
-    each of a thousand steps costs no more calls than for one. Without a map from normals of all parts, as where some are
-    tokens, moves draw parts anew.
+    each of a thousand steps costs no more calls than for one. Where one has no map from normals, such as tokens, moves
+    draw parts anew.
     """
 
     models: tuple[InputModel, ...]

@@ -12,7 +12,7 @@ from rarely.core.batch import Batch, check_finite, check_first
 from rarely.core.rng import Rng
 from rarely.methods.base import Progress, progress
 from rarely.methods.ladder import systematic
-from rarely.methods.rungs import Law, raised, walk
+from rarely.methods.rungs import DEAREST, Law, raised, walk
 from rarely.methods.tilted import METHOD, Rung, TiltedRegion
 
 WIDE = 8  # times as many independent states as others: each costs one call, and says more
@@ -49,21 +49,25 @@ class Annealing:
 
     def build(self, batch: Batch, regions: Sequence[TiltedRegion], rng: Rng) -> Generator[Progress, None, None]:
         """Give each region its rungs and say how its ladder ended; what the first states say of it is there at once."""
-        active = list(range(len(batch)))
+        first = WIDE * self.chains * self.length
+        active = [row for row in range(len(batch)) if self._affords(batch, row, first)]
+        if not active:
+            return
         part = self._rows(batch, active)
-        z = part.normals(WIDE * self.chains * self.length, rng)
+        z = part.normals(first, rng)
         score = part.score_normal(z).double()
         check_finite(score)
         flat = check_first(part.property, score)[:: self.replicates]
-        spread = score.reshape(len(batch), -1).std(1).tolist()
-        for i, region in enumerate(regions):
+        spread = score.reshape(len(active), -1).std(1).tolist()
+        for i, region in enumerate(regions[row] for row in active):
             own = score[i * self.replicates : (i + 1) * self.replicates].unsqueeze(2)
             region.soft, region.reached = _SOFT * spread[i], (0.0,) * self.replicates
             region.rungs, region.flat = [Rung(0.0, own, torch.ones_like(own))], flat[i]
-        states = _States(z, score, z.new_full((len(batch),), _WIDEST))
+        states = _States(z, score, z.new_full((len(active),), _WIDEST))
         for _ in range(_MOST):
             going = [i for i, row in enumerate(active) if not self._ended(regions[row])]
-            yield progress(METHOD, batch, [max(region.reached) for region in regions], len(going))
+            going = [i for i in going if self._affords(batch, active[i], self.chains * (1 + self.length * DEAREST))]
+            yield progress(METHOD, batch, [region.log_reached for region in regions], len(going))
             if not going:
                 return
             if len(going) < len(active):
@@ -72,6 +76,10 @@ class Annealing:
             states = self._rise(part, [regions[row] for row in active], states, rng)
         for row in active:
             regions[row].ended = "stalled"
+
+    def _affords(self, batch: Batch, row: int, calls: int) -> bool:
+        """Whether a problem can pay for so many calls of each replicate: what one cannot pay for would end all."""
+        return batch.spend.left(batch.rows[row : row + 1]) >= self.replicates * calls
 
     def _rows(self, batch: Batch, problems: Sequence[int]) -> Batch:
         return batch.take(torch.tensor(problems).repeat_interleave(self.replicates))

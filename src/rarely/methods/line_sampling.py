@@ -26,6 +26,7 @@ from rarely.methods.tempering import ROOT_CALLS, temper
 
 _FIRST_CHAINS = 96  # of all lines of a problem in the first round
 _FEW_CHAINS = 2  # half as long, that tell whether a line matters beside those that lead
+_STRAIGHT = 0.8  # coherence from which lines pay beside a referee: MNIST has .9, convolutional networks .3 to .85
 _METHOD = "line sampling"
 _ROUNDS = 3  # after the first
 _LONGER = 2  # times the length of the first chains that later ones have: what a region is like shows in how far they go
@@ -67,18 +68,24 @@ class LineSampling:
         return [region.evidence(_METHOD, calls) for region, calls in zip(regions, spent, strict=True)]
 
     def lines(
-        self, batch: Batch, starts: Sequence[Tensor | None], rng: Rng, rivals: Sequence[float] | None = None
+        self,
+        batch: Batch,
+        starts: Sequence[Tensor | None],
+        rng: Rng,
+        rivals: Sequence[float] | None = None,
+        referees: Sequence[float] | None = None,
     ) -> Generator[Progress, None, list[LinedRegion]]:
         """What the lines say for each problem.
 
         `starts` may hold violating points (n, d) of a problem, `rivals` the calls that another method would need for
-        the same error.
+        the same error, and `referees` the log p that a method for curved regions can make more of.
         """
         if batch.inputs.normal_dim is None:
             raise InputError("line sampling needs an input model that maps from normals; use Splitting")
         regions = [LinedRegion() for _ in range(len(batch))]
         try:
-            yield from self._refine(batch, starts, regions, rivals or [math.inf] * len(batch), rng)
+            known = referees or [-math.inf] * len(batch)
+            yield from self._refine(batch, starts, regions, rivals or [math.inf] * len(batch), known, rng)
         except Exhausted:
             for region in regions:
                 region.poor = not region.replicates()
@@ -91,6 +98,7 @@ class LineSampling:
         starts: Sequence[Tensor | None],
         regions: list[LinedRegion],
         rivals: Sequence[float],
+        referees: Sequence[float],
         rng: Rng,
     ) -> Generator[Progress, None, None]:
         dimension = batch.inputs.normal_dim or 0
@@ -110,6 +118,7 @@ class LineSampling:
             regions[line.owner].lines.append(line)
         if plan:
             survey(batch, plan, rng)
+        self._leave_curved(batch, regions, referees, rng)
         before = batch.calls()
         aside = self._begin(batch, regions, rng)
         started = [region.states for region in regions]
@@ -125,18 +134,31 @@ class LineSampling:
                 return
             self._populate(batch, sizes, _LONGER * self.length, rng)
 
+    def _leave_curved(self, batch: Batch, regions: Sequence[LinedRegion], referees: Sequence[float], rng: Rng) -> None:
+        """See which problems are curved where their violations are known, and rarer along every other line."""
+        curved = [
+            r for r, known in zip(regions, referees, strict=True) if known > -math.inf and r.coherence < _STRAIGHT
+        ]
+        others = [line for region in curved for line in region.lines if line not in region.leading()]
+        floor = {line: regions[line.owner].faint_beside(referees[line.owner]) for line in others}
+        self.populate(batch, others, _FEW_CHAINS, self.length // 2, rng, floor)
+        for region in curved:
+            region.curved = not any(line in floor and line.log_mean >= floor[line] for line in region.lines)
+
     def _begin(self, batch: Batch, regions: Sequence[LinedRegion], rng: Rng) -> Tensor:
         """A first round: of the lines that lead, then of others that matter beside them; says what it cost to see who.
 
         Most directions that are searched for hold nothing, at a distance that is no smaller for it. On a convolutional
         network eight of nine lines took nine tenths of 257,000 calls and were 11 to 70 nats below the other.
         """
-        leading = [line for region in regions for line in region.leading()]
+        straight = [region for region in regions if not region.curved]
+        leading = [line for region in straight for line in region.leading()]
         self._populate(batch, {line: self._first_size(regions[line.owner]) for line in leading}, self.length, rng)
-        others = [line for region in regions for line in region.lines if line not in leading]
+        others = [line for region in straight for line in region.lines if line not in leading]
         floor = {line: regions[line.owner].faintest for line in others}
         before = batch.calls()
-        self.populate(batch, others, _FEW_CHAINS, self.length // 2, rng, floor)
+        fresh = [line for line in others if not line.rounds]
+        self.populate(batch, fresh, _FEW_CHAINS, self.length // 2, rng, floor)
         aside = batch.calls() - before
         matter = [line for line in others if line.log_mean >= floor[line]]
         self._populate(batch, {line: self._first_size(regions[line.owner]) for line in matter}, self.length, rng)

@@ -32,6 +32,7 @@ class LinedRegion:
     lines: list[Line] = field(default_factory=list)
     crowded: bool = False  # more directions than lines: no line was tried
     poor: bool = False  # the budget did not reach for the lines
+    curved: bool = False  # known violations lie in too many directions: lines through them got no populations
 
     def replicates(self, some: Sequence[Line] | None = None) -> list[float]:
         """log p of each replicate, summed over lines, or over some of them."""
@@ -66,6 +67,13 @@ class LinedRegion:
         least = self.negligible()
         return sum(line.states for line in self.lines if line not in least)
 
+    @property
+    def coherence(self) -> float:
+        """Mean cosine of slopes at the known violations with the lines that are for them; 1 where none are known."""
+        known = [line for line in self.lines if line.points is not None]
+        count = [0 if line.points is None else len(line.points) for line in known]
+        return sum(n * line.typical for n, line in zip(count, known, strict=True)) / sum(count) if known else 1.0
+
     def leading(self) -> list[Line]:
         """The lines of violating points that are known; where there are none, the line to the nearest violation."""
         known = [line for line in self.lines if line.points is not None]
@@ -74,8 +82,10 @@ class LinedRegion:
     @property
     def faintest(self) -> float:
         """log p below which lines hold a small share of p together, however many they are."""
-        best = max((line.log_mean for line in self.lines if line.rounds), default=-math.inf)
-        return best - math.log(len(self.lines) / _FAINT)
+        return self.faint_beside(max((line.log_mean for line in self.lines if line.rounds), default=-math.inf))
+
+    def faint_beside(self, log_prob: float) -> float:
+        return log_prob - math.log(len(self.lines) / _FAINT)
 
     def lacking(self, error: float) -> dict[Line, float]:
         """States that lines need beyond their own for this error of log p, each by its own spread (Neyman 1934)."""
@@ -94,7 +104,7 @@ class LinedRegion:
         `spent` calls are behind it and `left` are left; another method would take `rival` for the same error.
         """
         excess = self.std / error
-        over = not math.isfinite(excess) or excess <= _CLOSE or spent * excess**2 > _DEARER * rival
+        over = self.curved or not math.isfinite(excess) or excess <= _CLOSE or spent * excess**2 > _DEARER * rival
         if over or self._unreached():
             return {}
         lacking = {line: min(own, TIMES * line.states) for line, own in self.lacking(error).items() if own > 0}
@@ -117,6 +127,8 @@ class LinedRegion:
             return "the violating region has more directions than lines can follow"
         if self.poor:
             return "the budget does not reach for lines"
+        if self.curved:
+            return "scores rise in too many directions where splitting found violations, and no other line holds more"
         if any(not line.rounds for line in self.lines):
             return "a line has no number: calls ran out, or one score does not tell where it enters the region"
         values = self.replicates()
@@ -136,7 +148,7 @@ class LinedRegion:
     def evidence(self, method: str, calls: int, unseen: str = "", seen: Sequence[Line] = ()) -> list[Evidence]:
         """`unseen` says what an independent check found that the lines did not see, `seen` which lines it met."""
         weakness, values = self.weakness(), self.replicates()
-        if not values or max(values) == -math.inf:
+        if self.curved or not values or max(values) == -math.inf:
             return [Searched(method, weakness or "nothing is known", calls, broke=self.poor)]
         statistic, doubt = Replicates(tuple(values), MODEL_ERROR), "; ".join(filter(None, (weakness, unseen)))
         note = f"{len(self.lines)} line(s)"

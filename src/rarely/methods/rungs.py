@@ -24,6 +24,7 @@ from rarely.methods.moves import correlation
 _TARGET = 0.75  # acceptance of moves
 _ARC, _LEAPS = 1.57, 12  # angle of a move: a quarter turn forgets the start; and the most steps that it is taken in
 _WIDEST = 1.4  # angle of a step
+DEAREST = 3 * _LEAPS  # calls of a move at most: each leap takes a gradient
 
 
 @dataclass(frozen=True)

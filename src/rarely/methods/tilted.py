@@ -89,7 +89,7 @@ class TiltedRegion:
 
     @property
     def log_reached(self) -> float:
-        return log_sum(self.reached) - math.log(len(self.reached))
+        return log_sum(self.reached) - math.log(len(self.reached)) if self.reached else 0.0
 
     @property
     def answered(self) -> bool:
@@ -105,6 +105,14 @@ class TiltedRegion:
     @property
     def restless(self) -> bool:
         return not abs(self.drift) < _RESTLESS
+
+    @property
+    def violating(self) -> Tensor | None:
+        """Violating points (n, d) of z-space at which the last temperature stands."""
+        if not self.answered or self.kept is None:
+            return None
+        z, score = self.kept
+        return z[score >= 0]
 
     def climb(self, b: float, walked: Walked, own: slice, group: int, more: Sequence[float]) -> None:
         """A new temperature, at which log Z has grown by `more`."""
@@ -165,16 +173,16 @@ class TiltedRegion:
         poor = sum(rung.left > _POOR_MIXING or rung.rate < _REFUSED for rung in moved)
         return f"poor mixing at {poor} of {len(moved)} temperatures" if poor > 0.5 * len(moved) else ""
 
-    def evidence(self, calls: int) -> list[Evidence]:
-        """What it amounts to; its first states are independent draws."""
+    def evidence(self, calls: int, unseen: str = "") -> list[Evidence]:
+        """What it amounts to; its first states are independent draws. `unseen` says what a check found missing."""
         if not self.rungs:
             return [Searched(METHOD, "the budget does not reach for it", calls, broke=True)]
         first = self.rungs[0].scores
         draws = Draws(first.numel(), int((first >= 0).sum()), calls, "first populations", self.flat)
         if self.answered:
             number = Number(
-                METHOD, TILTING, Replicates(self.values), calls, _ASSUMES, self.weakness(),
-                f"{len(self.rungs)} temperatures",
+                METHOD, TILTING, Replicates(self.values), calls, _ASSUMES,
+                "; ".join(filter(None, (self.weakness(), unseen))), f"{len(self.rungs)} temperatures",
             )  # fmt: skip
             found = [Found(METHOD, self.witnesses, drawn=WEIGHED)] if len(self.witnesses) else []
             return [replace(draws, calls=0), number, *found]

@@ -33,6 +33,7 @@ _SETTLED = 0.1  # how fast steps adapt once a ladder stands
 _ROUNDS = 8  # after the first
 _TIMES = 2  # as large as all before it a round may be: to go on costs nothing, and errors are overestimated at first
 _LEAST = 3  # times the first length, at which chains may end: the law that they start in is a rough guess
+_LOOK = 20  # part of the longest chains that tells whether even they would be too short
 _CHUNK = 16  # moves between two looks at the clock
 _CLOSE = 1.1  # times the error aimed at that ends it early
 _DEARER = 2.0  # times the calls that another method is forecast to need, from which it is given up
@@ -49,9 +50,9 @@ class Tilting:
     """
 
     target_error: float = 0.1
-    chains: int = 4
+    chains: int = 2
     length: int = 8
-    replicates: int = 8
+    replicates: int = 16
     growth: int = 60  # chains are at most this many times as long in the end
     log_p_min: float = LOG_FLOOR
 
@@ -104,7 +105,7 @@ class Tilting:
     def _refine(
         self, batch: Batch, regions: Sequence[TiltedRegion], rivals: Sequence[float], before: Tensor, rng: Rng
     ) -> Generator[Progress, None, None]:
-        """Make the chains of all temperatures longer, problems of one length together."""
+        """Make the chains of all temperatures longer, all problems together until each has enough."""
         for turn in range(_ROUNDS + 1):
             spent, lengths = (batch.calls() - before).tolist(), dict[int, int]()
             for row, region in enumerate(regions):
@@ -115,12 +116,13 @@ class Tilting:
             yield progress(METHOD, batch, [region.log_prob for region in regions], len(lengths))
             if not lengths:
                 return
-            for length in sorted(set(lengths.values())):
-                some = [row for row, own in lengths.items() if own == length]
-                for done in range(0, length, _CHUNK):
-                    self._extend(batch, some, regions, min(_CHUNK, length - done), rng)
-                for row in some:
-                    regions[row].weigh()
+            longer = list(lengths)
+            while lengths:
+                some = min(_CHUNK, *lengths.values())
+                self._extend(batch, list(lengths), regions, some, rng)
+                lengths = {row: length - some for row, length in lengths.items() if length > some}
+            for row in longer:
+                regions[row].weigh()
 
     def _more(self, region: TiltedRegion, spent: int, left: float, rival: float) -> int:
         """Moves by which the chains of a problem should be longer, in steps of a half octave; 0 where that is enough.
@@ -131,7 +133,7 @@ class Tilting:
         if not math.isfinite(excess) or spent * excess**2 > _DEARER * rival:
             return 0
         had, per_move, least = region.moves, spent / region.moves, _LEAST * self.length
-        if excess <= _CLOSE and not restless and had >= least:
+        if (excess <= _CLOSE and not restless and had >= least) or _hopeless(had, excess, self.growth * self.length):
             return 0
         wanted = max(had * (excess**2 - 1), had * restless, least - had)
         wanted = min(wanted, _TIMES * had, 0.8 * left / per_move, self.growth * self.length - had)
@@ -162,6 +164,11 @@ class Tilting:
             scores = drawn[i * each : (i + 1) * each]
             regions[row].rungs[0].extend(scores, torch.ones_like(scores))
             regions[row].moves += length
+
+
+def _hopeless(had: int, excess: float, most: int) -> bool:
+    """Whether what chains of the first length and more tell is that the longest would still be too short."""
+    return had >= most / _LOOK and had * excess**2 > _DEARER * most
 
 
 def _show(batch: Batch, regions: Sequence[TiltedRegion]) -> None:

@@ -1,4 +1,4 @@
-"""Did the lines see what splitting found, and how much of p do they find where it looked?"""
+"""Did other methods see what splitting found, and how much of p do lines find where it looked?"""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rarely.methods.tempering import search
 
 _CHECKED = 64  # violating points checked per problem
 _UNSEEN = 0.1  # share of them that lines may not have seen
+_BROKE = "the budget did not reach for a look at what it may have missed"
 _MARGIN = 4.0  # nats of h by which a point may lie outside what the lines' particles cover
 
 
@@ -37,20 +38,48 @@ def compare(batch: Batch, regions: Sequence[LinedRegion], points: Sequence[Tenso
     """
     looks = [Look()] * len(batch)
     for row, (region, found) in enumerate(zip(regions, points, strict=True)):
-        if found is None or len(found) == 0 or not region.lines:
+        if found is None or len(found) == 0 or not region.lines or region.curved:
             continue
-        z = found[torch.randperm(len(found), generator=torch.Generator().manual_seed(0))[:_CHECKED]]
         try:
-            looks[row] = _look(batch, row, region, z)
+            looks[row] = _look(batch, row, region, _some(found))
         except Exhausted:
-            looks[row] = Look("the budget did not reach for a look at what it may have missed")
+            looks[row] = Look(_BROKE)
     return looks
 
 
-def _look(batch: Batch, row: int, region: LinedRegion, z: Tensor) -> Look:
+def unmet(batch: Batch, known: Sequence[Tensor | None], points: Sequence[Tensor | None]) -> list[str]:
+    """For each problem a sentence where violating points (n, d) fail in ways that none of those known to another do."""
+    told = [""] * len(batch)
+    for row, (own, found) in enumerate(zip(known, points, strict=True)):
+        if own is None or found is None or len(own) == 0 or len(found) == 0:
+            continue
+        try:
+            met, asked = (_ways(batch, row, z) for z in (own, _some(found)))
+        except Exhausted:
+            told[row] = _BROKE
+            continue
+        told[row] = _told(sum(way not in set(met) for way in asked) / len(asked))
+    return told
+
+
+def _some(z: Tensor) -> Tensor:
+    return z[torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:_CHECKED]]
+
+
+def _ways(batch: Batch, row: int, z: Tensor) -> list[int]:
+    """The way in which each point (n, d) fails."""
     one = batch.take(torch.tensor([row]))
     with torch.no_grad():
-        ways = one.parts(one.inputs.from_normal(z.unsqueeze(0))).argmax(-1).squeeze(0).tolist()
+        ways: list[int] = one.parts(one.inputs.from_normal(z.unsqueeze(0))).argmax(-1).squeeze(0).tolist()
+    return ways
+
+
+def _told(share: float) -> str:
+    return f"it did not see {share:.0%} of the violations that splitting found" if share > _UNSEEN else ""
+
+
+def _look(batch: Batch, row: int, region: LinedRegion, z: Tensor) -> Look:
+    ways = _ways(batch, row, z)
     owned: dict[int, list[int]] = {}
     unseen = 0
     claims = torch.stack([z @ line.alpha - line.distance for line in region.lines]).cpu()  # (L, n)
@@ -62,9 +91,7 @@ def _look(batch: Batch, row: int, region: LinedRegion, z: Tensor) -> Look:
         owned.setdefault(max(rivals, key=lambda i: float(claims[i, k])), []).append(k)
     for i, members in owned.items():
         unseen += _unseen_by(batch, region.lines[i], z[members])
-    share = unseen / len(z)
-    told = f"it did not see {share:.0%} of the violations that splitting found" if share > _UNSEEN else ""
-    return Look(told, [region.lines[i] for i in owned])
+    return Look(_told(unseen / len(z)), [region.lines[i] for i in owned])
 
 
 def _unseen_by(batch: Batch, line: Line, z: Tensor) -> int:

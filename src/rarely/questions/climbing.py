@@ -34,7 +34,8 @@ from rarely.methods.line_sampling import LineSampling
 from rarely.methods.lined import LinedRegion
 from rarely.methods.modes import FarDraws, lost_share
 from rarely.methods.splitting import Splitting
-from rarely.methods.unseen import compare
+from rarely.methods.tilting import Tilting
+from rarely.methods.unseen import compare, unmet
 from rarely.questions.case import Case, Goal, Work, mixture_of, note, part_of
 from rarely.questions.conclude import apart
 from rarely.questions.result import Outcome
@@ -233,9 +234,28 @@ class Climbing:
 
     def _draw_lines(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
-        rivals = [self._dear(case) for case in cases]
-        regions = yield from LineSampling(target_error=error).lines(batch, starts, rng, rivals)
+        rivals, tilting = [self._dear(case) for case in cases], Tilting(target_error=error)
+        known = [case.split.log_prob if isinstance(case.split, Number) else -math.inf for case in cases]
+        rivals = [min(own, tilting.forecast(hope)) for own, hope in zip(rivals, known, strict=True)]
+        regions = yield from LineSampling(target_error=error).lines(batch, starts, rng, rivals, known)
         self._look("line sampling", batch, regions, cases, before, goal)
+
+    def curved(self, batch: Batch, case: Case, goal: Goal) -> bool:
+        """Where splitting has a number, and lines that could be drawn have not answered."""
+        return self.smooth(batch, case, goal) and isinstance(case.split, Number)
+
+    def tilt(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
+        before, tilting = batch.calls(), Tilting(target_error=self.target_error, log_p_min=self.log_p_min)
+        regions = yield from tilting.regions(batch, rng, [self._dear(case) for case in cases])
+        unseen = unmet(batch, [region.violating for region in regions], [case.held for case in cases])
+        spent = (batch.calls() - before).tolist()
+        for case, region, calls, told in zip(cases, regions, spent, unseen, strict=True):
+            # Populations that met nothing where splitting did have failed: what they left bounds nothing.
+            learnt = (
+                Searched(e.method, e.sentence, e.calls) if isinstance(e, Levels) else e
+                for e in region.evidence(calls, told)
+            )
+            case.evidence += goal.admitted(list(learnt))
 
     def steep(self, batch: Batch, case: Case, goal: Goal) -> bool:
         """In many dimensions, where lines cannot be drawn or doubt what they found."""

@@ -17,6 +17,7 @@ from rarely.core.evidence import (
     REAL,
     SPLITTING,
     STRATA,
+    TILTING,
     Bracket,
     Draws,
     Evidence,
@@ -36,8 +37,9 @@ _NEGLIGIBLE = 0.02  # share of p that an unknown component may hold
 _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, from which a number has no digits
 # Standard deviation of log p, and share of it, from which a referee that says more than a number does not confirm it:
 # rare islands may have met what the number misses. Lines have been held against each of its violations
-# (methods/unseen.py), and neighbours stand at them, so that it need not be as sure of how many there are.
-_WEAK = {"weights": (0.3, 0.025), "lines": (1.0, 0.08), "neighbours": (1.0, 0.08)}
+# (methods/unseen.py), neighbours stand at them, and tilted populations have climbed from all of p(x) themselves, so
+# that it may be less sure of how many there are.
+_WEAK = {"weights": (0.3, 0.025), "lines": (1.0, 0.08), "neighbours": (1.0, 0.08), TILTING: (1.0, 0.08)}
 _EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
 _NOTHING = Bracket(-math.inf, 0.0, "nothing")
@@ -233,10 +235,12 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
     fast = sorted((n for n in words.values() if n is not count and n is not split), key=lambda n: n.std)
     sound = [n for n in fast if not n.doubt]
     referees = [n for n in (split, count) if n is not None and not n.doubt]
+    passed = [n for n in sound if all(_agrees(n, referee) for referee in referees)]
     for number in sound:
         refusal = _unconfirmed(number, referees, split, levels)
         if not refusal:
-            return number, ""
+            against = next((n for n in passed if n is not number and (apart(number, n) or apart(n, number))), None)
+            return number, "" if against is None else _contradiction(number, against)
         if split is None and levels is not None and count is None:
             return number, refusal
     if split is not None:

@@ -29,7 +29,7 @@ from rarely.questions.result import Outcome
 
 SEARCH = (
     "components", "short counting between bounds", "splitting", "draws from far out", "importance sampling",
-    "line sampling", "directed splitting", "counting between bounds", "larger splitting",
+    "line sampling", "tilting", "directed splitting", "counting between bounds", "larger splitting",
     "importance sampling again", "largest splitting",
 )  # fmt: skip
 STEPS = ("attack", "proof", "draws", "count", *SEARCH, "more draws", "longer proof")
@@ -156,6 +156,7 @@ class Auto:
             "draws from far out": Step("they meet what no climb leads to", climb.blind, climb.draw_far, True),
             "importance sampling": Step("cheap where a mixture fits", climb.few_inputs, climb.weigh, True),
             "line sampling": Step("cheap where gradients lead", climb.smooth, climb.draw_lines, True),
+            "tilting": Step("cheap where scores rise in many directions", climb.curved, climb.tilt, True),
             "directed splitting": Step("cheap where scores rise one way", climb.steep, climb.split_beside, True),
             "larger splitting": Step("nothing faster was confirmed", climb.vague, climb.split_more, True),
             "importance sampling again": Step("a larger referee knows more", climb.learnt, climb.weigh, True),
