@@ -81,10 +81,8 @@ class Product:
             if redrawn(model):
                 rows = model.redraw(rows, anew, rng)
             else:
-                anew = anew.reshape(*anew.shape[:-1], *([1] * len(model.event_shape)))
-                rows = torch.where(
-                    anew, model.sample(tuple(anew.shape[: rows.ndim - len(model.event_shape)]), rng), rows
-                )
+                fresh = model.sample(tuple(anew.shape[:-1]), rng).to(rows)
+                rows = torch.where(anew.reshape(*anew.shape[:-1], *([1] * len(model.event_shape))), fresh, rows)
             made.append(rows.reshape(*x.shape[:-1], -1))
         return torch.cat(made, -1)
 
