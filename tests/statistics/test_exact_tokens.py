@@ -18,6 +18,7 @@ from torch import Tensor
 from rarely import Box, Gaussian, ImportanceSampling, Mixture, Outcome, Problem, Splitting, estimate
 from rarely.core.evidence import Number
 from rarely.inputs import Choice, Product, Tabular, Tokens
+from rarely.inputs.beside import Beside
 from rarely.methods.neighbours import Proposal, _unseen
 
 LENGTH, OFTEN = 30, 0.1
@@ -174,6 +175,19 @@ def test_the_density_of_a_proposal_is_that_of_its_draws() -> None:
         share = (x.unsqueeze(1) == every).all(2).double().mean(0)
         assert float(density.exp().sum()) == pytest.approx(1, abs=1e-6)
         assert bool(((share - density.exp()).abs() < 5 * (density.exp() / len(x)).sqrt()).all())
+
+
+def test_the_density_of_a_proposal_beside_normals_is_that_of_its_draws() -> None:
+    """The mean of p / q over draws is one, and so is that of q / p over draws of p; the second moments are finite."""
+    from rarely.core.rng import Rng
+
+    law = Beside(Tokens([[0.5, 0.3, 0.2], [0.1, 0.9]]), 2)
+    points = torch.tensor([[0, 1, 0.5, -0.3], [2, 0, -1.0, 1.0], [0, 1, 0.2, 0.1]])
+    proposal = Proposal.of(law, points)
+    for one in (proposal, proposal.refitted(torch.tensor([[0, 1, 0.4, 0.2], [1, 1, -0.5, 0.0]]))):
+        for drawn, sign in ((one.draw(40_000, Rng(0)), -1), (law.sample(40_000, Rng(1)), 1)):
+            weights = torch.exp(sign * torch.logsumexp(one.log_ratios(drawn), 1))
+            assert abs(float(weights.mean()) - 1) < 5 * float(weights.std()) / math.sqrt(len(drawn))
 
 
 def test_what_one_population_alone_has_found_is_held_against_the_number() -> None:

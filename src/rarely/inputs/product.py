@@ -94,7 +94,7 @@ class Product:
         laws: list[Any] = []
         for model, count in zip(self.models, self.counts, strict=True):
             own = model if isinstance(model, Tokens) else model.codes if isinstance(model, Coded) else None
-            if own is None:
+            if not isinstance(own, Tokens):
                 return None
             laws += [*own.positions()] * count
         return Tokens(laws)

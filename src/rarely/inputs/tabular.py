@@ -15,6 +15,7 @@ from rarely.core.fitted import Column
 from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
 from rarely.core.rng import TORCHS, Rng
 from rarely.core.words import law_in_words
+from rarely.inputs.beside import Beside
 from rarely.inputs.common import as_matrix, no_density
 from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot, category_chances
 from rarely.inputs.tokens import Tokens
@@ -135,12 +136,14 @@ class Tabular:
         return torch.cat(parts, -1)
 
     @property
-    def codes(self) -> Tokens | None:
-        """Of a table of independent categories, a number for each column."""
-        chances = [category_chances(law) for law in self.laws]
-        known = [chance for chance in chances if chance is not None]
-        independent = torch.equal(self.factor, torch.eye(len(self.factor)).to(self.factor))
-        return Tokens(known) if independent and len(known) == len(chances) else None
+    def codes(self) -> Tokens | Beside | None:
+        """Of a table of independent columns, a number for each category, and the normals of all other columns."""
+        known = [chances for law in self.laws if (chances := category_chances(law)) is not None]
+        categories = sum(len(chances) > 1 for chances in known)
+        if not categories or not torch.equal(self.factor, torch.eye(len(self.factor)).to(self.factor)):
+            return None
+        law = Tokens(known)
+        return law if len(known) == len(self.laws) else Beside(law, len(self.laws) - len(known))
 
     @property
     def coded_parts(self) -> int:
@@ -148,7 +151,16 @@ class Tabular:
 
     def coded(self, codes: Tensor) -> Tensor:
         laws: Any = self.laws
-        return torch.cat([law.coded(codes[..., k : k + 1]) for k, law in enumerate(laws)], -1)
+        coded = [hasattr(law, "coded") for law in laws]
+        code, normal, parts = 0, sum(coded), []
+        for law, category in zip(laws, coded, strict=True):
+            if category:
+                parts.append(law.coded(codes[..., code : code + 1].long()))
+                code += 1
+            else:
+                parts.append(law.from_normal(codes[..., normal : normal + 1]))
+                normal += 1
+        return torch.cat(parts, -1)
 
     @property
     def columns(self) -> tuple[Column, ...]:

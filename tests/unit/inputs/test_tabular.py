@@ -175,11 +175,29 @@ def test_rare_categories_keep_their_digits_on_either_side() -> None:
 
 def test_what_is_no_independent_category_has_no_codes() -> None:
     two = [Choice([0, 1]), Choice([0, 1])]
-    assert Tabular([*two, Normal(0, 1)]).codes is None
+    assert Tabular([Uniform(0, 1), Normal(0, 1)]).codes is None
     assert Tabular(two, correlation=[[1, 0.5], [0.5, 1]]).codes is None
-    problems = [Problem(lambda x: x, lambda x, y: y[:, 0], Tabular(t)) for t in (two, [Choice([0, 1]), Normal(0, 1)])]
+    problems = [Problem(lambda x: x, lambda x, y: y[:, 0], Tabular(t)) for t in (two, [Normal(0, 1), Normal(0, 1)])]
     for batch in Execution(device="cpu").place(problems, Spend(2)):
         assert len(batch) == 1 or batch.in_codes() is batch
+
+
+def test_numbers_beside_categories_are_normals_after_the_codes() -> None:
+    table = Tabular([Normal(3, 2), Choice([2, 7, 9], [1, 2, 1]), Uniform(0, 1), OneHot([0.3, 0.7])])
+    law = table.codes
+    assert law is not None
+    assert law.event_shape == (4,)
+    codes = torch.tensor([[2.0, 1.0, 0.5, 0.0], [0.0, 0.0, -1.0, 1.0]])
+    expected = torch.tensor([[4.0, 9.0, 0.5, 0.0, 1.0], [1.0, 2.0, float(stats.norm.cdf(1.0)), 1.0, 0.0]])
+    torch.testing.assert_close(table.coded(codes), expected)
+    x = table.coded(law.sample(N, Rng(3)))
+    assert stats.kstest(x[:, 0].double().numpy(), stats.norm(3, 2).cdf).pvalue > FIVE_SIGMA
+    assert stats.kstest(x[:, 2].double().numpy(), stats.uniform.cdf).pvalue > FIVE_SIGMA
+    assert stats.binomtest(int((x[:, 1] == 7).sum()), N, 0.5).pvalue > FIVE_SIGMA
+    # Moves keep the law: codes and normals alike.
+    moved = law.redraw(law.sample(N, Rng(4)), Rng(5).uniform((N, 4)) < 0.7, Rng(6))
+    assert stats.kstest(moved[:, 2].double().numpy(), stats.norm.cdf).pvalue > FIVE_SIGMA
+    assert stats.binomtest(int((moved[:, 0] == 1).sum()), N, 0.5).pvalue > FIVE_SIGMA
 
 
 def test_tables_with_other_categories_are_read_each_by_its_own() -> None:
@@ -231,6 +249,27 @@ def test_estimate_is_right_and_quick_where_all_is_categories() -> None:
         assert answer.log_prob_std < 0.2
         assert answer.witnesses.inputs.shape[1:] == (10,)
         assert bool((problem.score(answer.witnesses.inputs) >= 0).all())
+
+
+@pytest.mark.parametrize("above", [35.0, 65.0])
+def test_estimate_is_right_and_quick_where_some_are_categories(above: float) -> None:
+    """Weights of 15 switches, each on with probability 0.1, and of 3 normal numbers; exact by convolution."""
+    weights, sigma = [9, -7, 8, 3, -2, 6, 9, 1, -5, 4, 7, -9, 2, 5, 8], 4.0
+    law, lowest = np.ones(1), 0
+    for weight in weights:
+        after = np.zeros(len(law) + abs(weight))
+        after[max(0, -weight) : max(0, -weight) + len(law)] += 0.9 * law
+        after[max(0, weight) : max(0, weight) + len(law)] += 0.1 * law
+        law, lowest = after, lowest + min(0, weight)
+    truth = math.log(float(law @ stats.norm.sf((above - lowest - np.arange(len(law))) / (sigma * math.sqrt(3)))))
+    table = Tabular([*[Choice([0.0, 1.0], [0.9, 0.1])] * 15, *[Normal(0, sigma)] * 3])
+    row = torch.tensor([*map(float, weights), 1.0, 1.0, 1.0])
+    problem = Problem(lambda x: x @ row.to(x).unsqueeze(1), lambda x, y: y[:, 0] - above, table)
+    answer = estimate(problem)
+    assert answer.outcome is Outcome.VIOLATED
+    assert abs(answer.log_prob - truth) < 5 * answer.log_prob_std
+    assert answer.log_prob_std < 0.3
+    assert bool((problem.score(answer.witnesses.inputs) >= 0).all())
 
 
 @pytest.mark.parametrize(
