@@ -24,6 +24,7 @@ from rarely.core.properties import Property, Way, is_function
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.core.stacking import place, take
+from rarely.core.thresholds import FITTED
 
 Forward = Callable[[Tensor, Tensor], Tensor]  # inputs (B, N, *event), problems (B,) on the CPU -> (B, N, *out)
 
@@ -67,10 +68,14 @@ class Batch:
         return replace(self, property=Way(self.property, index.to(self.device).unsqueeze(1)))
 
     def in_codes(self) -> Batch:
-        """The same problems with inputs that are all categories written as codes; itself where one is not, or large."""
+        """The same problems with categories written as codes, and normals for all else; itself where that is too much.
+
+        Among many normals it is directions that tell, and those are of normals alone.
+        """
         models: list[Any] = [self.problems[row].inputs for row in self.rows.tolist()]
         laws: list[Any] = [model.codes if isinstance(model, Coded) else None for model in models]
-        if any(law is None or law.parts > _CODED for law in laws) or len({law.parts for law in laws}) > 1:
+        few = all(law and law.parts <= _CODED and getattr(law, "normals", 0) <= FITTED for law in laws)
+        if not few or len({(type(law), law.parts) for law in laws}) > 1:
             return self
         return replace(self, inputs=place(stack_inputs(laws), self.device, self.dtype), reader=self.inputs)
 
