@@ -25,7 +25,7 @@ import rarely
 from common import cifar_image, collision_problems, collision_references, mnist_image, mnist_network
 from models import load_resnet
 from rarely.kernels import HMC, PCN, Kernel, Langevin, RandomWalk
-from rarely.methods import Estimator
+from rarely.methods import Estimator, Tilting
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,7 @@ def section_resnet_methods(args: argparse.Namespace) -> list[Row]:
     """Each method alone: what `Auto` is held against."""
     methods: list[tuple[str, Estimator]] = [
         ("LineSampling", rarely.LineSampling()),
+        ("Tilting", Tilting()),
         ("splitting, 8 islands of 1,200", rarely.Splitting(1200, 0.1, 1, islands=8, keep="all")),
         ("splitting, 8 islands of 3,600", rarely.Splitting(3600, 0.1, 1, islands=8, keep="all")),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -27,6 +27,8 @@ from rarely.methods.tempering import ROOT_CALLS, temper
 _FIRST_CHAINS = 96  # of all lines of a problem in the first round
 _FEW_CHAINS = 2  # half as long, that tell whether a line matters beside those that lead
 _STRAIGHT = 0.8  # coherence from which lines pay beside a referee: MNIST has .9, convolutional networks .3 to .85
+_SCOUTS = 2  # replicates that tell so: what matters lies two nats and more above where a line is given up
+_TIMES_KNOWN = 3.0  # as much of p as its share of known violations lets expect: what no line holds that is known
 _METHOD = "line sampling"
 _ROUNDS = 3  # after the first
 _LONGER = 2  # times the length of the first chains that later ones have: what a region is like shows in how far they go
@@ -135,15 +137,26 @@ class LineSampling:
             self._populate(batch, sizes, _LONGER * self.length, rng)
 
     def _leave_curved(self, batch: Batch, regions: Sequence[LinedRegion], referees: Sequence[float], rng: Rng) -> None:
-        """See which problems are curved where their violations are known, and rarer along every other line."""
+        """See which problems are curved where violations are known, and have none elsewhere that lines lead to.
+
+        What a line holds of p is known where as many of the known violations lie in its cell.
+        """
         curved = [
             r for r, known in zip(regions, referees, strict=True) if known > -math.inf and r.coherence < _STRAIGHT
         ]
         others = [line for region in curved for line in region.lines if line not in region.leading()]
         floor = {line: regions[line.owner].faint_beside(referees[line.owner]) for line in others}
-        self.populate(batch, others, _FEW_CHAINS, self.length // 2, rng, floor)
+        replace(self, replicates=_SCOUTS).populate(batch, others, _FEW_CHAINS, self.length // 2, rng, floor)
+        new = {
+            line.owner
+            for line in others
+            if line.log_mean >= floor[line]
+            and math.exp(line.log_mean - referees[line.owner]) > _TIMES_KNOWN * regions[line.owner].claimed(line)
+        }
+        for line in others:
+            line.forget()
         for region in curved:
-            region.curved = not any(line in floor and line.log_mean >= floor[line] for line in region.lines)
+            region.curved = bool(region.lines) and region.lines[0].owner not in new
 
     def _begin(self, batch: Batch, regions: Sequence[LinedRegion], rng: Rng) -> Tensor:
         """A first round: of the lines that lead, then of others that matter beside them; says what it cost to see who.
@@ -157,8 +170,7 @@ class LineSampling:
         others = [line for region in straight for line in region.lines if line not in leading]
         floor = {line: regions[line.owner].faintest for line in others}
         before = batch.calls()
-        fresh = [line for line in others if not line.rounds]
-        self.populate(batch, fresh, _FEW_CHAINS, self.length // 2, rng, floor)
+        self.populate(batch, others, _FEW_CHAINS, self.length // 2, rng, floor)
         aside = batch.calls() - before
         matter = [line for line in others if line.log_mean >= floor[line]]
         self._populate(batch, {line: self._first_size(regions[line.owner]) for line in matter}, self.length, rng)

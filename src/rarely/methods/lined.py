@@ -74,6 +74,16 @@ class LinedRegion:
         count = [0 if line.points is None else len(line.points) for line in known]
         return sum(n * line.typical for n, line in zip(count, known, strict=True)) / sum(count) if known else 1.0
 
+    def claimed(self, line: Line) -> float:
+        """Share of the known violations that lie in the cell of a line."""
+        same = [other for other in self.lines if other.way == line.way]
+        known = [other.points for other in self.lines if other.points is not None]
+        own = [other.points for other in same if other.points is not None]
+        if not own:
+            return 0.0
+        claims = torch.stack([torch.cat(own) @ other.alpha - other.distance for other in same])
+        return int((claims.argmax(0) == same.index(line)).sum()) / sum(map(len, known))
+
     def leading(self) -> list[Line]:
         """The lines of violating points that are known; where there are none, the line to the nearest violation."""
         known = [line for line in self.lines if line.points is not None]

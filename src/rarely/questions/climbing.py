@@ -245,7 +245,19 @@ class Climbing:
         return self.smooth(batch, case, goal) and isinstance(case.split, Number)
 
     def tilt(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        before, tilting = batch.calls(), Tilting(target_error=self.target_error, log_p_min=self.log_p_min)
+        errors = [REFEREE_ERROR if self._unsure(case) else self.target_error for case in cases]
+        for error in sorted(set(errors)):
+            some = [case for case, own in zip(cases, errors, strict=True) if own == error]
+            yield from self._tilt(part_of(batch, cases, some), some, max(error, self.target_error), goal, rng)
+
+    @staticmethod
+    def _unsure(case: Case) -> bool:
+        """Whether another method's number stands that the referee does not contradict: it only has to be confirmed."""
+        split, rivals = case.split, case.rivals
+        return isinstance(split, Number) and bool(rivals) and not any(apart(rival, split) for rival in rivals)
+
+    def _tilt(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
+        before, tilting = batch.calls(), Tilting(target_error=error, log_p_min=self.log_p_min)
         regions = yield from tilting.regions(batch, rng, [self._dear(case) for case in cases])
         unseen = unmet(batch, [region.violating for region in regions], [case.held for case in cases])
         spent = (batch.calls() - before).tolist()

@@ -40,6 +40,9 @@ _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, 
 # (methods/unseen.py), neighbours stand at them, and tilted populations have climbed from all of p(x) themselves, so
 # that it may be less sure of how many there are.
 _WEAK = {"weights": (0.3, 0.025), "lines": (1.0, 0.08), "neighbours": (1.0, 0.08), TILTING: (1.0, 0.08)}
+# Directions searched for from far out, and populations that have climbed from all of p(x): where a referee is not sure,
+# they confirm each other.
+_UNLIKE = {"lines", TILTING}
 _EXACT = 0.1  # standard deviation up to which a count, which assumes nothing, goes before any other number
 _FLAT = "the score says no more than whether an input violates: nothing can be climbed; return a margin instead"
 _NOTHING = Bracket(-math.inf, 0.0, "nothing")
@@ -237,7 +240,8 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
     referees = [n for n in (split, count) if n is not None and not n.doubt]
     passed = [n for n in sound if all(_agrees(n, referee) for referee in referees)]
     for number in sound:
-        refusal = _unconfirmed(number, referees, split, levels)
+        others = [n for n in passed if {n.family, number.family} == _UNLIKE]
+        refusal = _unconfirmed(number, [*referees, *others], split, levels)
         if not refusal:
             against = next((n for n in passed if n is not number and (apart(number, n) or apart(n, number))), None)
             return number, "" if against is None else _contradiction(number, against)

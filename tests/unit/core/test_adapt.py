@@ -144,3 +144,31 @@ def test_double_precision_reaches_the_network(network: object) -> None:
     result = estimate(problem, MonteCarlo(100), dtype=torch.float64)
     assert result.provenance["dtype"] == "float64"
     assert torch.float64 in seen
+
+
+class Seen(nn.Module):
+    """Remembers how the inputs of its second convolution lay in memory."""
+
+    def __init__(self, viewed: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+        self.last = nn.Linear(64, 2)
+        self.viewed = viewed
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(self.first(x).relu())
+        return self.last(y.view(len(y), -1) if self.viewed else y.flatten(1))
+
+
+@pytest.mark.parametrize("viewed", [False, True])
+def test_convolutions_of_a_cpu_have_channels_last_where_that_is_the_same(viewed: bool) -> None:
+    torch.manual_seed(0)
+    module = Seen(viewed).eval()
+    box = Box(torch.zeros(3, 8, 8), torch.ones(3, 8, 8))
+    problem = Problem(module, Targeted(0, 1), box)
+    assert problem.adapted.laid is not viewed, "a view of the usual order fails on another one"
+    weight = problem.adapted.laid_out().module.first.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last) is not viewed
+    assert module.first.weight.is_contiguous(), "the user's own module stays as it is"
+    x = torch.rand(5, 3, 8, 8)
+    assert torch.allclose(problem.adapted.laid_out().call(x), module(x), atol=1e-5)

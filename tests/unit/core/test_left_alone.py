@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rarely import Auto, Box, LinearConstraint, LineSampling, MonteCarlo, Problem, Splitting, estimate
+from rarely import Auto, Box, Execution, LinearConstraint, LineSampling, MonteCarlo, Problem, Splitting, estimate
 from rarely.kernels import HMC
 from rarely.methods import Estimator
 
@@ -118,6 +118,17 @@ def test_nothing_of_a_process_changes(make: Callable[[], nn.Module], method: Est
         assert make is Breaks
     assert settings(device) == before
     assert users_own(device) == expected
+
+
+@pytest.mark.parametrize(("asked", "precision"), [(False, "ieee"), (True, "tf32")])
+def test_convolutions_run_in_single_precision_unless_asked(asked: bool, precision: str) -> None:
+    """Whatever torch is set to; its own default is TensorFloat-32."""
+    cudnn: Any = torch.backends.cudnn
+    before = settings("cpu")
+    with Execution(tf32=asked).running():
+        assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == (precision, precision)
+        assert torch.get_float32_matmul_precision() == ("high" if asked else "highest")
+    assert settings("cpu") == before
 
 
 @needs_a_gpu

@@ -12,7 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from rarely.core.evidence import COUNTS, SPLITTING, Bracket, Draws, Evidence, Found, Levels, Number, Searched, Stratum
+from rarely.core.evidence import (
+    COUNTS,
+    SPLITTING,
+    TILTING,
+    Bracket,
+    Draws,
+    Evidence,
+    Found,
+    Levels,
+    Number,
+    Searched,
+    Stratum,
+)
 from rarely.core.witnesses import Witnesses
 from rarely.questions.conclude import apart, believe
 from rarely.questions.result import Outcome
@@ -27,6 +39,10 @@ def split(log_prob: float, std: float, doubt: str = "") -> Number:
 
 def lines(log_prob: float, std: float, doubt: str = "") -> Number:
     return Number("line sampling", "lines", LogNormal(log_prob, std), 1000, "lines point everywhere", doubt)
+
+
+def tilted(log_prob: float, std: float, doubt: str = "") -> Number:
+    return Number("tilting", TILTING, LogNormal(log_prob, std), 1000, "no region was lost", doubt)
 
 
 def count(hits: int, trials: int, log_room: float = 0.0) -> Number:
@@ -45,6 +61,7 @@ records = st.one_of(
     st.builds(lambda a, b: Bracket(min(a, b), max(a, b), "boxes"), logs, logs),
     st.builds(split, logs, errors, doubts),
     st.builds(lines, logs, errors, doubts),
+    st.builds(tilted, logs, errors, doubts),
     st.builds(lambda h, n: count(min(h, n), n), st.integers(1, 50), st.integers(1, 10_000)),
     st.sampled_from([FLOOR, STALLED, CUT, FOUND, Searched("attack", "nothing at 64 points")]),
     st.builds(lambda: Searched("precision", "it hangs on rounding", doubt=True)),
@@ -328,3 +345,24 @@ def test_every_exact_count_is_heard() -> None:
     belief = believe([Draws(35, 6), split(-8.0, 1.5), count(5, 16)])
     assert belief.outcome is Outcome.STALLED
     assert "counting says" in belief.notes[0]
+
+
+def test_lines_and_tilted_populations_confirm_each_other_where_the_referee_is_unsure() -> None:
+    unsure = split(-11.4, 1.9)
+    assert believe([unsure, lines(-11.9, 0.06), FOUND]).number is unsure
+    assert believe([unsure, tilted(-11.8, 0.1), FOUND]).number is unsure
+    sure = lines(-11.9, 0.06)
+    belief = believe([unsure, sure, tilted(-11.8, 0.1), FOUND])
+    assert belief.outcome is Outcome.VIOLATED
+    assert belief.number is sure
+
+
+def test_of_confirmed_methods_that_contradict_each_other_the_referee_decides() -> None:
+    """Either is what it allows for, both cannot be right: until it is surer, its own wide number is all there is."""
+    wide, flat, curved = split(-12.0, 0.8), lines(-12.6, 0.05), tilted(-11.8, 0.08)
+    assert believe([wide, flat, curved, FOUND]).number is wide
+    belief = believe([split(-11.8, 0.1), flat, curved, FOUND])
+    assert belief.outcome is Outcome.VIOLATED
+    assert belief.number is curved
+    weighed = Number("weights", "weights", LogNormal(-12.6, 0.05), 1000, "the proposal reaches everywhere")
+    assert believe([split(-12.0, 0.25), weighed, curved, FOUND]).outcome is Outcome.STALLED
