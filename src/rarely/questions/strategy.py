@@ -116,7 +116,7 @@ class Auto:
 
     def _take(self, name: str, batch: Batch, cases: Sequence[Case], goal: Goal, rng: Rng) -> Work:
         step = self.steps[name]
-        batch = batch.in_codes() if step.in_codes else batch
+        batch = batch.in_codes() if step.in_codes and cases else batch
         todo = [case for case in cases if step.wanted(batch, case, goal)]
         if todo and not batch.spend.late:
             yield from step.work(_rows(batch, todo), todo, goal, rng)
