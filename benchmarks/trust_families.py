@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import plain_draws
 from common import collision_problems, mnist_problem
-from rarely import Box, Gaussian, LinearConstraint, LpBall, Misclassification, Mixture, Problem
+from rarely import Box, Gaussian, LinearConstraint, LpBall, Misclassification, Mixture, Problem, Splitting, estimate
 
 Score = Callable[[Tensor], Tensor]
 DATA = Path(os.environ.get("RARELY_DATA", "../shared/data"))
@@ -327,6 +327,62 @@ def mnist_256x2() -> dict[str, Case]:
 
 
 # Kept back: written before the cures, not looked at until they were done ---------------------------------------------
+
+
+@family("open")
+def shells_and_planes() -> dict[str, Case]:
+    """A region all around and a plane, or two shells, of one score: what is steep grows late and has to be met."""
+
+    def radius(d: int, log_p: float) -> float:
+        return math.sqrt(float(stats.chi2.isf(math.exp(log_p), d)))
+
+    found = {}
+    for k, l1, l2 in ((1.0, -16.0, -13.0), (1.0, -13.0, -15.0), (3.0, -14.0, -14.0), (10.0, -16.0, -13.0)):
+        r, b = radius(50, l1), float(stats.norm.isf(math.exp(l2)))
+        found[f"shell {l1:g}, plane {l2:g}, {k:g} times as steep"] = normal(
+            100, lambda x, r=r, b=b, k=k: torch.maximum(x[:, :50].norm(dim=1) - r, k * (x[:, 60] - b)), union(l1, l2)
+        )
+    for k in (1.0, 4.0):
+        r, r2 = radius(30, -14.0), radius(30, -14.5)
+        found[f"two shells, {k:g} times as steep"] = normal(
+            80,
+            lambda x, r=r, r2=r2, k=k: torch.maximum(x[:, :30].norm(dim=1) - r, k * (x[:, 30:60].norm(dim=1) - r2)),
+            union(-14.0, -14.5),
+        )
+    return found
+
+
+@family("kept")
+def curved_networks() -> dict[str, Case]:
+    """Random networks in 30 to 200 dimensions whose slopes differ from place to place; truth by large splitting."""
+    found = {}
+    for seed, d, width, rare in ((1, 200, 64, 0.0), (2, 60, 128, 0.3), (3, 30, 256, 0.0), (4, 100, 32, 0.5)):
+        g = torch.Generator().manual_seed(seed)
+        first, second = torch.randn(width, d, generator=g) / math.sqrt(d), torch.randn(width, generator=g)
+        bias = torch.randn(width, generator=g)
+        network = _Rough(2.5 * first, bias, second / math.sqrt(width), rare)
+        problem = Problem(network.eval(), lambda x, y: y[:, 0], Gaussian(torch.zeros(d), 1.0))
+        plain = Problem(network, lambda x, y: y[:, 0], Gaussian(torch.zeros(d), 1.0))
+        scores = network(torch.randn(200_000, d, generator=g))[:, 0]
+        network.threshold.fill_(float((scores.mean() + 4.8 * scores.std()).detach()))
+        large = estimate(plain, Splitting(20_000, 0.1, 4, islands=8, keep="all"), seed=77, device="cpu")
+        found[f"seed {seed} d={d}"] = Case(problem, large.log_prob, 5, large.log_prob_std)
+    return found
+
+
+class _Rough(nn.Module):
+    """Waves of random directions, and a share of their squares."""
+
+    def __init__(self, first: Tensor, bias: Tensor, second: Tensor, square: float) -> None:
+        super().__init__()
+        self.first, self.bias, self.second, self.square = (
+            nn.Parameter(first), nn.Parameter(bias), nn.Parameter(second), square,
+        )  # fmt: skip
+        self.register_buffer("threshold", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x @ self.first.T + self.bias
+        return ((torch.sin(h) + self.square * h.square() / 4) @ self.second - self.threshold).unsqueeze(1)
 
 
 @family("kept")

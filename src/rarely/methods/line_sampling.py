@@ -19,7 +19,7 @@ from rarely.core.thresholds import LINES_SHARE
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.crossing import book
 from rarely.methods.guesses import survey
-from rarely.methods.lined import TIMES, LinedRegion
+from rarely.methods.lined import TIMES, TIMES_KNOWN, LinedRegion
 from rarely.methods.lines import Line, find_lines, stack_lines
 from rarely.methods.modes import PRUNE, search_calls
 from rarely.methods.tempering import ROOT_CALLS, temper
@@ -28,7 +28,6 @@ _FIRST_CHAINS = 96  # of all lines of a problem in the first round
 _FEW_CHAINS = 2  # half as long, that tell whether a line matters beside those that lead
 _STRAIGHT = 0.8  # coherence from which lines pay beside a referee: MNIST has .9, convolutional networks .3 to .85
 _SCOUTS = 2  # replicates that tell so: what matters lies two nats and more above where a line is given up
-_TIMES_KNOWN = 3.0  # as much of p as its share of known violations lets expect: what no line holds that is known
 _METHOD = "line sampling"
 _ROUNDS = 3  # after the first
 _LONGER = 2  # times the length of the first chains that later ones have: what a region is like shows in how far they go
@@ -151,7 +150,7 @@ class LineSampling:
             line.owner
             for line in others
             if line.log_mean >= floor[line]
-            and math.exp(line.log_mean - referees[line.owner]) > _TIMES_KNOWN * regions[line.owner].claimed(line)
+            and math.exp(line.log_mean - referees[line.owner]) > TIMES_KNOWN * regions[line.owner].claimed(line)
         }
         for line in others:
             line.forget()

@@ -21,6 +21,7 @@ _ALIVE = 0.1  # share of lines that must reach the region for the others to be t
 _WITHIN = 0.5  # share of lines that may lie in the region from end to end
 _SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
 TIMES = 6  # as large as all before it a round may be: small populations are worse than their spread says
+TIMES_KNOWN = 3.0  # as much of p as its share of known violations lets expect: what no line holds that is known
 _CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
 _DEARER = 2.0  # times the calls that another method is forecast to need, from which lines are given up
 

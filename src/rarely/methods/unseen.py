@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.special import log_ndtr
 
 from rarely.core.batch import Batch
 from rarely.core.spend import Exhausted
 from rarely.methods.guesses import risen
-from rarely.methods.lined import LinedRegion
+from rarely.methods.lined import TIMES_KNOWN, LinedRegion
 from rarely.methods.lines import ANY, Line, stack_lines
 from rarely.methods.tempering import search
 
 _CHECKED = 64  # violating points checked per problem
+_REACH = 0.9  # share of a line's own entries that lie no nearer than what counts as its part of the region
 _UNSEEN = 0.1  # share of them that lines may not have seen
 _BROKE = "the budget did not reach for a look at what it may have missed"
 _MARGIN = 4.0  # nats of h by which a point may lie outside what the lines' particles cover
@@ -45,6 +48,21 @@ def compare(batch: Batch, regions: Sequence[LinedRegion], points: Sequence[Tenso
         except Exhausted:
             looks[row] = Look(_BROKE)
     return looks
+
+
+def foreign(region: LinedRegion, log_prob: float, points: Tensor) -> str:
+    """A sentence where lines hold more of p than the violating points (n, d) of populations that say `log_prob`.
+
+    In a mode that these have lost, none of them goes as far along its line as nine in ten of the line's own do.
+    """
+    whole, lost = max(log_prob, region.log_prob), 0.0
+    for line in region.lines:
+        if line.heights:
+            reach = torch.quantile(torch.cat(line.heights), _REACH)
+            along = (points @ line.alpha).double().cpu()
+            share, known = math.exp(line.log_mean - whole), float((log_ndtr(-along) <= reach).double().mean())
+            lost += share if share > TIMES_KNOWN * known else 0.0
+    return f"line sampling holds {lost:.0%} of p where it has no violation" if lost > _UNSEEN else ""
 
 
 def unmet(batch: Batch, known: Sequence[Tensor | None], points: Sequence[Tensor | None]) -> list[str]:

@@ -17,6 +17,7 @@ from rarely.inputs.mixture import Mixture
 from rarely.methods.base import Estimator, Progress
 from rarely.methods.compass import Compass
 from rarely.methods.islands import Island
+from rarely.methods.lined import LinedRegion
 from rarely.questions.conclude import Belief, believe
 
 Work = Generator[Progress, None, None]
@@ -69,6 +70,7 @@ class Case:
     islands: list[Island] = field(default_factory=list)  # the last populations, with others of their size
     explored: list[Tensor] = field(default_factory=list)  # violating inputs (n, parts) that each population has found
     far: Tensor | None = None  # violating points that draws from far out have led to
+    lined: LinedRegion | None = None  # what lines hold of p
     compass: Compass | None = None  # what populations know of the direction in which scores rise
     scale: int = 1  # size of the last populations over the referee's
     cost: int = 0  # calls of the referee

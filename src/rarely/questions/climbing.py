@@ -35,7 +35,7 @@ from rarely.methods.lined import LinedRegion
 from rarely.methods.modes import FarDraws, lost_share
 from rarely.methods.splitting import Splitting
 from rarely.methods.tilting import Tilting
-from rarely.methods.unseen import compare, unmet
+from rarely.methods.unseen import compare, foreign, unmet
 from rarely.questions.case import Case, Goal, Work, mixture_of, note, part_of
 from rarely.questions.conclude import apart
 from rarely.questions.result import Outcome
@@ -239,10 +239,18 @@ class Climbing:
         rivals = [min(own, tilting.forecast(hope)) for own, hope in zip(rivals, known, strict=True)]
         regions = yield from LineSampling(target_error=error).lines(batch, starts, rng, rivals, known)
         self._look("line sampling", batch, regions, cases, before, goal)
+        for case, region in zip(cases, regions, strict=True):
+            case.lined = region
+            _mark_lost(case)
 
     def curved(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        """Where splitting has a number, and lines that could be drawn have not answered."""
-        return self.smooth(batch, case, goal) and isinstance(case.split, Number)
+        """Where splitting has a number, and lines that could be drawn have not answered.
+
+        Not where these were too many to be drawn: nothing else looks for what no population climbs to, and small ones
+        that agree are no evidence.
+        """
+        looked = case.lined is not None and not case.lined.crowded
+        return looked and self.smooth(batch, case, goal) and isinstance(case.split, Number)
 
     def tilt(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         errors = [REFEREE_ERROR if self._unsure(case) else self.target_error for case in cases]
@@ -260,6 +268,9 @@ class Climbing:
         before, tilting = batch.calls(), Tilting(target_error=error, log_p_min=self.log_p_min)
         regions = yield from tilting.regions(batch, rng, [self._dear(case) for case in cases])
         unseen = unmet(batch, [region.violating for region in regions], [case.held for case in cases])
+        for row, (case, region) in enumerate(zip(cases, regions, strict=True)):
+            if case.lined is not None and region.violating is not None and not unseen[row]:
+                unseen[row] = foreign(case.lined, region.log_prob, region.violating)
         spent = (batch.calls() - before).tolist()
         for case, region, calls, told in zip(cases, regions, spent, unseen, strict=True):
             # Populations that met nothing where splitting did have failed: what they left bounds nothing.
@@ -309,12 +320,15 @@ def _fitting(batch: Batch) -> bool:
 
 def _mark_lost(case: Case) -> None:
     """Say of the referee's last word where it has not been and draws from far out have led."""
-    split = case.split
-    if not isinstance(split, Number) or case.held is None or case.points is None or case.far is None:
+    split, told = case.split, ""
+    if not isinstance(split, Number) or case.held is None or case.points is None:
         return
-    share = lost_share(case.far, torch.cat([case.points, case.held]))
-    if share > LOST:
+    known = torch.cat([case.points, case.held])
+    if case.far is not None and (share := lost_share(case.far, known)) > LOST:
         told = f"{share:.0%} of the violations that {FAR} led to lie where it has none"
+    elif case.lined is not None:
+        told = foreign(case.lined, split.log_prob, known)
+    if told:
         case.evidence[case.evidence.index(split)] = replace(split, lost=told)
 
 

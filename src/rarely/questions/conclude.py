@@ -243,20 +243,29 @@ def _choice(words: dict[str, Number], levels: Levels | None) -> tuple[Number, st
         others = [n for n in passed if {n.family, number.family} == _UNLIKE]
         refusal = _unconfirmed(number, [*referees, *others], split, levels)
         if not refusal:
-            against = next((n for n in passed if n is not number and (apart(number, n) or apart(n, number))), None)
+            against = next((n for n in fast if n is not number and _denies(n, number, passed)), None)
             return number, "" if against is None else _contradiction(number, against)
         if split is None and levels is not None and count is None:
             return number, refusal
     if split is not None:
         if split.doubt and sound:  # a number that stands by itself is the better guess, and no more than that
             return sound[0], _unconfirmed(sound[0], referees, split, levels)
-        # A method that doubts its number may have missed something; it has not invented what lies above splitting's.
         others = [n for n in (count, *fast) if n is not None and (not n.doubt or n.log_prob > split.log_prob)]
         against = next((n for n in others if apart(split, n)), None)
         return split, split.lost if against is None or split.doubt else _contradiction(split, against)
     if count is not None:
         return count, ""
     return fast[0], ""
+
+
+def _denies(other: Number, number: Number, passed: Sequence[Number]) -> bool:
+    """Whether another method's number contradicts one that is confirmed, itself or by what it found above.
+
+    A method that doubts its number may have missed something; it has not invented what lies above.
+    """
+    if other.doubt:
+        return other.log_prob > number.log_prob and apart(number, other)
+    return other in passed and (apart(number, other) or apart(other, number))
 
 
 def _unconfirmed(number: Number, referees: Sequence[Number], split: Number | None, levels: Levels | None) -> str:
