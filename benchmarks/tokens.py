@@ -153,7 +153,7 @@ def peer(method: Peer, model: LanguageModel, law: Law, targets: Tensor, truth: T
 
 
 def answer(method: str, model: LanguageModel, positions: Sequence[dict[int, float]], known: Known) -> dict[str, Any]:
-    """What a method finds for the targets of a law; of ours also what it trusts, and whether its intervals cover."""
+    """What a method finds for the targets of a law; of ours also the intervals of log p that it trusts."""
     number = {word: k for k, word in enumerate(model.vocabulary)}
     targets = torch.tensor([number[target["word"]] for target in known])
     truth = torch.tensor([target["p"] for target in known], dtype=torch.float64)
@@ -163,12 +163,14 @@ def answer(method: str, model: LanguageModel, positions: Sequence[dict[int, floa
     tokens = Tokens(positions, vocabulary=model.vocabulary)
     problems = [rarely.Problem(model, rarely.Predicted(int(target)), tokens) for target in targets]
     answers = rarely.estimate(problems, max_evaluations=CALLS)
-    trusted = [pair for pair in zip(answers, truth.log().tolist(), strict=True) if pair[0].outcome.name == "VIOLATED"]
+    intervals = [(one.interval.low, one.interval.high) for one in answers]
     return {
         "found": [one.prob for one in answers],
         "calls": sum(one.evaluations + 3 * one.gradients for one in answers) // len(answers),
-        "trusted": len(trusted),
-        "cover": sum(log_p in one.interval for one, log_p in trusted),
+        "trusted": [
+            interval if one.outcome.name == "VIOLATED" else None
+            for one, interval in zip(answers, intervals, strict=True)
+        ],
     }
 
 
@@ -199,11 +201,17 @@ def show(known: dict[str, Any], results: dict[str, dict[str, Any]]) -> None:
             truth = torch.tensor([target["p"] for target in known[name]["targets"]], dtype=torch.float64)
             found = torch.tensor(own["found"], dtype=torch.float64)
             whole.setdefault(method, []).append((truth, found, fitted(truth, found)))
-            said = f"{own['trusted']}, {own['cover']}" if "trusted" in own else "–"
+            said = covered(own["trusted"], truth) if "trusted" in own else "–"
             print(f"| {name} | {method} {row(*whole[method][-1])} | {said} | {own['calls']:,} |")
     for method, parts in whole.items():
         columns = [torch.cat(column) for column in zip(*parts, strict=True)]
         print(f"| all | {method} {row(*columns)} | | |")
+
+
+def covered(trusted: Sequence[tuple[float, float] | None], truth: Tensor) -> str:
+    """How many intervals are trusted, and how many of those hold the truth."""
+    some = [(own, log_p) for own, log_p in zip(trusted, truth.log().tolist(), strict=True) if own is not None]
+    return f"{len(some)}, {sum(low <= log_p <= high for (low, high), log_p in some)}"
 
 
 def row(truth: Tensor, found: Tensor, best: Tensor) -> str:

@@ -22,6 +22,8 @@ from rarely.bounds import probability_bounds, prove
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.demo import assets, images
+from rarely.demo.text import language_model
+from rarely.inputs import Tokens
 from rarely.kernels import PCN
 from rarely.methods.importance import _bases
 from rarely.questions.estimate import finish
@@ -195,6 +197,36 @@ def proved() -> Figure:
     return figure
 
 
+def words() -> Figure:
+    """The language tutorial: answers after five signs, how often by trying all 32,768 beginnings, and by estimates."""
+    model, length = language_model(), 5
+    number = {word: k for k, word in enumerate(model.vocabulary)}
+    signs = {sign: float(model.counts[number[sign]]) for sign in ["(", ")", "[", "]", ".", ",", ":", "="]}
+    law = Tokens(signs, length, vocabulary=model.vocabulary)
+    every = torch.cartesian_prod(*[torch.tensor([number[sign] for sign in signs])] * length)
+    with torch.no_grad():
+        answers = torch.cat([model(part).argmax(1) for part in every.split(4096)])
+    chance = law.log_density(every).double().exp()
+    p = torch.zeros(len(model.vocabulary), dtype=torch.float64).index_add_(0, answers, chance)
+    met = p.nonzero()[:, 0]
+    goals = torch.linspace(float(p[met].log().min()), float(p[met].log().max()), 40)
+    chosen = sorted({int(met[(p[met].log() - goal).abs().argmin()]) for goal in goals}, key=lambda k: float(p[k]))
+    found = rarely.estimate([rarely.Problem(model, rarely.Predicted(k), law) for k in chosen])
+    figure, axes = plt.subplots(figsize=(8.2, 3.4), layout="constrained")
+    axes.axhline(1, color=GREY, lw=0.8, zorder=0)
+    for place, (k, e) in enumerate(zip(chosen, found, strict=True)):
+        print(model.vocabulary[k], f"{float(p[k]):.3g}", e)  # noqa: T201
+        at, low, high = (math.exp(value) / float(p[k]) for value in (e.log_prob, e.interval.low, e.interval.high))
+        colour = BLUE if e.outcome is rarely.Outcome.VIOLATED else RED
+        axes.errorbar(float(p[k]), at, ([at - low], [high - at]), fmt="o", ms=3.5, lw=1, capsize=2, color=colour)
+        axes.annotate(
+            model.vocabulary[k].replace("$", r"\$"), (float(p[k]), 0.62 + 0.04 * (place % 4)), ha="center",
+            fontsize=8, color=INK,
+        )  # fmt: skip
+    axes.set(xscale="log", xlabel="p of a word, from all 32,768 beginnings", ylabel="estimate / exact", ylim=(0.6, 1.4))
+    return figure
+
+
 def _proved_beside_estimated(axes: Axes, problems: list[tuple[float, rarely.Problem]]) -> None:
     ten, rows = math.log(10), []
     for eps, problem in problems:
@@ -223,7 +255,7 @@ def main() -> None:
     torch.set_num_threads(1)
     FOLDER.mkdir(exist_ok=True)
     also_png = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    for make in (radii, levels, lines, subspace, *((proved,) if "RARELY_DATA" in os.environ else ())):
+    for make in (radii, levels, lines, subspace, words, *((proved,) if "RARELY_DATA" in os.environ else ())):
         figure = make()
         figure.savefig(FOLDER / f"{make.__name__}.svg", metadata={"Date": None})
         if also_png is not None:  # to look at

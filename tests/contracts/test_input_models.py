@@ -230,6 +230,16 @@ CASES: dict[str, Case] = {
     "product with numbers alone": Case(
         Product([torch.distributions.Gamma(2.0, 1.0), Box(0.0, 1.0)]), {0: stats.gamma(2).cdf, 1: _uniform(0, 1)}
     ),
+    "words beside numbers": Case(
+        Product([Tokens([0.2, 0.5, 0.0, 0.3], 2), Exponentials(), STEP]),
+        {2: stats.expon.cdf, 3: stats.expon.cdf, 5: stats.norm(0, 3).cdf},
+    ),
+    "words beside words": Case(Product([Tokens([0.2, 0.5, 0.0, 0.3], 2), Tokens([{3: 1.0, 9: 2.0}])]), {}),
+    "words beside a table": Case(
+        Product([Tokens([0.2, 0.8], 2), Tabular([Choice([1.0, 5.0]), Uniform(0.0, 1.0)])]),
+        {3: _uniform(0, 1)},
+        density=False,
+    ),
     "tokens": Case(Tokens([[0.2, 0.5, 0.0, 0.3], {7: 1.0}, {1: 3.0, 5: 1.0}]), {}, fixed=(1,)),
     "tokens, one law": Case(Tokens([0.2, 0.5, 0.0, 0.3], 6), {}),
     "mixture of tokens": Case(Mixture([Tokens([0.9, 0.1], 3), Tokens([0.0, 1.0], 3)], [0.3, 0.7]), {}),

@@ -21,7 +21,7 @@ from rarely import Box, Execution, Gaussian, LpBall, Mixture, Problem, Truncated
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
-from rarely.inputs import Tokens
+from rarely.inputs import Product, Tokens
 from rarely.kernels import HMC, PCN, HitAndRun, Kernel, Langevin, RandomWalk, Redraw, State
 from rarely.methods.moves import chains, move
 from rarely.methods.walk import Walk
@@ -110,6 +110,9 @@ PART_TARGETS: dict[str, Target] = {
     "dice": Target(DICE, _sum, 19.5),
     "mixture of dice": Target(Mixture([DICE, Tokens([1.0, 2.0, 7.0] * 3, 4)], [0.6, 0.4]), _sum, 19.5),
     "user's parts": Target(Draws(), _sum, 3.2),
+    "words beside numbers": Target(
+        Product([Tokens([0.6, 0.3, 0.1], 2), TwoExponentials(), *[Box([0.0], [2.0])] * 2, Draws()]), _sum, 7.0
+    ),
 }
 PAIRS = [
     pytest.param(kernel, target, id=f"{k}: {t}")

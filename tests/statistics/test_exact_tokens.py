@@ -7,15 +7,18 @@ alone, and `estimate`, whose answers must lie within five of the standard deviat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
-from rarely import ImportanceSampling, Mixture, Outcome, Problem, Splitting, estimate
+from rarely import Box, Gaussian, ImportanceSampling, Mixture, Outcome, Problem, Splitting, estimate
 from rarely.core.evidence import Number
-from rarely.inputs import Tokens
+from rarely.inputs import Choice, Product, Tabular, Tokens
+from rarely.inputs.beside import Beside
 from rarely.methods.neighbours import Proposal, _unseen
 
 LENGTH, OFTEN = 30, 0.1
@@ -64,9 +67,29 @@ def log_pattern(length: int) -> float:
     return math.log(chance[k])
 
 
+SELDOM = 1e-3
+
+
+def made_of_rare_tokens(k: int) -> Problem:
+    """P(token 2, of probability 0.001, stands in k of 4 places at least): hardly any draw of the law holds one."""
+
+    def seen(x: Tensor) -> Tensor:
+        return (x == 2).sum(1, keepdim=True)
+
+    return Problem(seen, lambda x, y: y[:, 0] - k, Tokens([0.9, 0.1 - SELDOM, SELDOM], 4))
+
+
+def log_rare(k: int) -> float:
+    return float(stats.binom.logsf(k - 1, 4, SELDOM))
+
+
 def test_splitting_alone_is_unbiased() -> None:
-    """200 repeats of one population each, about 1e-5 and a pattern at 6e-5, which is a needle in many places."""
-    for problem, truth, n in ((at_least(11), log_tail(11), 150), (pattern(12), log_pattern(12), 1000)):
+    """200 repeats of one population each: about 1e-5; a needle in many places, 6e-5; made of rare tokens, 4e-9."""
+    for problem, truth, n in (
+        (at_least(11), log_tail(11), 150),
+        (pattern(12), log_pattern(12), 1000),
+        (made_of_rare_tokens(3), log_rare(3), 1000),
+    ):
         runs = estimate([problem] * 200, Splitting(n, steps=3, islands=1))
         ratio = torch.tensor([run.prob / math.exp(truth) for run in runs], dtype=torch.float64)
         assert abs(float(ratio.mean()) - 1) < 5 * float(ratio.std()) / math.sqrt(len(ratio))
@@ -76,7 +99,7 @@ def test_splitting_alone_is_unbiased() -> None:
 @pytest.mark.parametrize("k", [8, 13, 18])
 def test_importance_sampling_alone(k: int) -> None:
     answer = estimate(at_least(k), ImportanceSampling(pilot=Splitting(300, 0.1, 2, keep="all")))
-    number = next(e for e in answer.evidence if isinstance(e, Number) and e.family == "weights")
+    number = next(e for e in answer.evidence if isinstance(e, Number) and e.family == "neighbours")
     assert number.std < 0.5
     assert abs(number.log_prob - log_tail(k)) < 5 * number.std
 
@@ -87,12 +110,13 @@ def test_importance_sampling_alone(k: int) -> None:
         (at_least(8), log_tail(8)),
         (at_least(19), log_tail(19)),  # 2e-12
         (pattern(4), log_pattern(4)),  # one sequence of 160,000
+        (made_of_rare_tokens(3), log_rare(3)),
         (
             at_least(19, Mixture([Tokens([0.9, 0.1], LENGTH), Tokens([0.6, 0.4], LENGTH)], [1 - 1e-6, 1e-6])),
             math.log((1 - 1e-6) * math.exp(log_tail(19)) + 1e-6 * float(stats.binom.sf(18, LENGTH, 0.4))),
         ),
     ],
-    ids=["often", "1e-12", "a needle", "a rare component"],
+    ids=["often", "1e-12", "a needle", "made of rare tokens", "a rare component"],
 )
 def test_estimate(problem: Problem, truth: float) -> None:
     answer = estimate(problem)
@@ -100,6 +124,39 @@ def test_estimate(problem: Problem, truth: float) -> None:
     assert answer.log_prob_std < 0.5
     assert abs(answer.log_prob - truth) < 5 * answer.log_prob_std
     assert bool((problem.score(answer.witnesses.inputs) >= 0).all())
+
+
+BESIDE = stats.binom(12, OFTEN)
+
+
+@pytest.mark.parametrize(
+    ("beside", "above", "tail"),
+    [
+        (Box([0.0], [1.0]), 8.5, lambda t: float(np.clip(1 - t, 0, 1))),
+        (Gaussian([0.0], 1.0), 8.5, lambda t: float(stats.norm.sf(t))),
+        (Tabular([Choice([0.0, 1.0], [0.8, 0.2])]), 8.5, lambda t: 0.2 * (t <= 1) + 0.8 * (t <= 0)),
+        (Tokens([0.8, 0.2], 1), 8.5, lambda t: 0.2 * (t <= 1) + 0.8 * (t <= 0)),
+    ],
+    ids=["a uniform number", "a normal one", "a category", "a token"],
+)
+def test_words_beside_others(beside: object, above: float, tail: Callable[[float], float]) -> None:
+    """12 tokens, and what else there is, add up to so much."""
+    truth = math.log(sum(float(BESIDE.pmf(k)) * tail(above - k) for k in range(13)))
+    law = Product([Tokens([1 - OFTEN, OFTEN], 12), beside])
+    problem = Problem(lambda x: x.sum(1, keepdim=True), lambda x, y: y[:, 0] - above, law)
+    answer = estimate(problem)
+    assert answer.outcome is Outcome.VIOLATED
+    assert answer.log_prob_std < 0.2
+    assert abs(answer.log_prob - truth) < 5 * answer.log_prob_std
+    assert bool((problem.score(answer.witnesses.inputs) >= 0).all())
+
+
+@pytest.mark.parametrize("calls", [30_000, 60_000])
+def test_a_small_budget_is_enough_for_categories(calls: int) -> None:
+    """Populations are as large as a budget pays for."""
+    answer = estimate(at_least(11), max_evaluations=calls)
+    assert answer.outcome is Outcome.VIOLATED
+    assert abs(answer.log_prob - log_tail(11)) < 5 * answer.log_prob_std
 
 
 def test_the_density_of_a_proposal_is_that_of_its_draws() -> None:
@@ -118,6 +175,19 @@ def test_the_density_of_a_proposal_is_that_of_its_draws() -> None:
         share = (x.unsqueeze(1) == every).all(2).double().mean(0)
         assert float(density.exp().sum()) == pytest.approx(1, abs=1e-6)
         assert bool(((share - density.exp()).abs() < 5 * (density.exp() / len(x)).sqrt()).all())
+
+
+def test_the_density_of_a_proposal_beside_normals_is_that_of_its_draws() -> None:
+    """The mean of p / q over draws is one, and so is that of q / p over draws of p; the second moments are finite."""
+    from rarely.core.rng import Rng
+
+    law = Beside(Tokens([[0.5, 0.3, 0.2], [0.1, 0.9]]), 2)
+    points = torch.tensor([[0, 1, 0.5, -0.3], [2, 0, -1.0, 1.0], [0, 1, 0.2, 0.1]])
+    proposal = Proposal.of(law, points)
+    for one in (proposal, proposal.refitted(torch.tensor([[0, 1, 0.4, 0.2], [1, 1, -0.5, 0.0]]))):
+        for drawn, sign in ((one.draw(40_000, Rng(0)), -1), (law.sample(40_000, Rng(1)), 1)):
+            weights = torch.exp(sign * torch.logsumexp(one.log_ratios(drawn), 1))
+            assert abs(float(weights.mean()) - 1) < 5 * float(weights.std()) / math.sqrt(len(drawn))
 
 
 def test_what_one_population_alone_has_found_is_held_against_the_number() -> None:

@@ -14,18 +14,22 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from rarely.core.each_inputs import stack_inputs
 from rarely.core.errors import InputError, NetworkError
 from rarely.core.input_model import InputModel, kept_normals, log_kept
 from rarely.core.network import Network
+from rarely.core.parts import Coded
 from rarely.core.problem import Problem
 from rarely.core.properties import Property, Way, is_function
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
-from rarely.core.stacking import take
+from rarely.core.stacking import place, take
+from rarely.core.thresholds import FITTED
 
 Forward = Callable[[Tensor, Tensor], Tensor]  # inputs (B, N, *event), problems (B,) on the CPU -> (B, N, *out)
 
 _FEWEST = 32  # chains of every row taken at a time
+_CODED = 128  # parts up to which categories are written as codes: each of more weighs too little to stand on
 _TWO_VALUED = 16  # scores from which two values are no chance
 
 
@@ -44,6 +48,7 @@ class Batch:
     chunk: int  # rows per forward pass
     device: torch.device
     dtype: torch.dtype
+    reader: Any = None  # of `inputs` that are codes: the input models that read them
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,12 +59,29 @@ class Batch:
             self,
             property=take(self.property, index),
             inputs=take(self.inputs, index),
+            reader=take(self.reader, index),
             rows=self.rows[index.cpu()],
         )
 
     def ways(self, index: Tensor) -> Batch:
         """The same rows with the event "way index[b] scores highest" for row b."""
         return replace(self, property=Way(self.property, index.to(self.device).unsqueeze(1)))
+
+    def in_codes(self) -> Batch:
+        """The same problems with categories written as codes, and normals for all else; itself where that is too much.
+
+        Among many normals it is directions that tell, and those are of normals alone.
+        """
+        models: list[Any] = [self.problems[row].inputs for row in self.rows.tolist()]
+        laws: list[Any] = [model.codes if isinstance(model, Coded) else None for model in models]
+        few = all(law and law.parts <= _CODED and getattr(law, "normals", 0) <= FITTED for law in laws)
+        if not few or len({(type(law), law.parts) for law in laws}) > 1:
+            return self
+        return replace(self, inputs=place(stack_inputs(laws), self.device, self.dtype), reader=self.inputs)
+
+    def read(self, x: Tensor) -> Tensor:
+        """Inputs (B, N, *event) as the network sees them."""
+        return x if self.reader is None else self.reader.coded(x)
 
     def calls(self) -> Tensor:
         """Calls so far of the problem of each row, (B,)."""
@@ -75,7 +97,7 @@ class Batch:
 
     def taken(self, x: Tensor) -> Tensor:
         """Inputs where and as this batch runs them: whole numbers as such, all others in its precision."""
-        return x.to(self.device, None if self.network.whole else self.dtype)
+        return x.to(self.device, None if self.network.whole or self.reader is not None else self.dtype)
 
     def sample(self, n: int, rng: Rng) -> Tensor:
         return self.taken(self.inputs.sample((len(self), n), rng))
@@ -98,6 +120,7 @@ class Batch:
         """Scores (B, N) of inputs (B, N, *event)."""
         self.spend.charge(self.rows, x.shape[1])
         with torch.no_grad():
+            x = self.read(x)
             return self.property.score(x, self.forward(x, self.rows))
 
     def parts(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rarely.core.errors import InputError
 from rarely.core.input_model import InputModel, Shape, leading, log_kept
-from rarely.core.parts import categorical, redrawn
+from rarely.core.parts import categorical, evened, redrawn
 from rarely.core.rng import TORCHS, Rng
 from rarely.core.stacking import CannotStack, stack
 
@@ -53,6 +53,14 @@ class EachInputs:
         if not all(map(categorical, models)):
             return None
         return lambda x: torch.stack([model.log_parts(row) for model, row in zip(models, x, strict=True)])
+
+    def evened(self, share: float) -> EachInputs | None:
+        models = [evened(model, share) for model in self.models]
+        return None if any(model is None for model in models) else EachInputs(tuple(models))
+
+    def coded(self, codes: Tensor) -> Tensor:
+        models: Any = self.models
+        return torch.stack([model.coded(row) for model, row in zip(models, codes, strict=True)])
 
     @property
     def center(self) -> Tensor:

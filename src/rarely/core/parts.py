@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from torch import Tensor
 
@@ -32,6 +32,25 @@ class Categorical(Redrawn, Protocol):
         ...
 
 
+@runtime_checkable
+class Coded(Protocol):
+    """One that may be all categories, whatever its inputs look like: they are written as codes, and read again."""
+
+    @property
+    def codes(self) -> Any:
+        """The categorical law of the codes (parts,), one of each part; None where something is no category."""
+        ...
+
+    @property
+    def coded_parts(self) -> int:
+        """How many parts they have; known of stacked models, too."""
+        ...
+
+    def coded(self, codes: Tensor) -> Tensor:
+        """Inputs (..., *event) of codes (..., parts)."""
+        ...
+
+
 def redrawn(model: object) -> TypeGuard[Redrawn]:
     """Whether a model can; one that is made of others can if all of them do, and has None parts otherwise."""
     return isinstance(model, Redrawn) and model.parts is not None
@@ -41,3 +60,12 @@ def categorical(model: object) -> TypeGuard[Categorical]:
     """Whether a model's parts are its numbers, with probabilities of their own."""
     own = redrawn(model) and tuple(getattr(model, "event_shape", ())) == (model.parts,)
     return own and callable(getattr(model, "log_parts", None))
+
+
+def evened(model: object, share: float) -> Any:
+    """A categorical model with evener probabilities; None if it cannot.
+
+    What holds rare categories comes oftener there. Weighed back, its draws are worth a `share` of their number.
+    """
+    evener = getattr(model, "evened", None)
+    return evener(share) if callable(evener) and categorical(model) else None

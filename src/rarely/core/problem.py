@@ -15,6 +15,7 @@ from rarely.core.errors import InputError, NetworkError
 from rarely.core.fitted import as_function, class_names, labelled
 from rarely.core.input_model import InputModel, adapt_inputs
 from rarely.core.network import Network, adapt_network
+from rarely.core.parts import redrawn
 from rarely.core.properties import Misclassification, Property, adapt_property, stack_properties
 from rarely.core.rng import Rng
 from rarely.core.stacking import place
@@ -159,7 +160,8 @@ def _check_support(model: InputModel, probe: Tensor) -> None:
         low, high = model.support
         if bool(((probe < low) | (probe > high)).any()):
             raise InputError("the input model draws inputs outside its own support; check its sample and support")
-    if model.normal_dim is None:  # then the density is what the random walk relies on
+    moved = redrawn(model) and not getattr(model, "dense", True)
+    if model.normal_dim is None and not moved:  # then the density is what the random walk relies on
         density = model.log_density(probe)
         if bool(torch.isnan(density).any() | (density == -torch.inf).any()):
             raise InputError(

@@ -98,6 +98,9 @@ class Fixed:
     def from_normal(self, z: Tensor) -> Tensor:
         return self.value + torch.zeros_like(z)
 
+    def coded(self, code: Tensor) -> Tensor:
+        return self.value.expand(code.shape)
+
 
 @dataclass(frozen=True, init=False)
 class Empirical:
@@ -131,6 +134,18 @@ class Empirical:
         below = place.detach().floor().long().clamp(0, last - 1)
         knots = self.knots.expand(*z.shape[:-1], last + 1)
         return torch.lerp(knots.gather(-1, below), knots.gather(-1, below + 1), place - below)
+
+
+def category_chances(law: Law) -> Tensor | None:
+    """Probability of each of the categories of a law, (K,) in float64, for its `coded`; None where it has none."""
+    if isinstance(law, Fixed):
+        return torch.ones(1, dtype=torch.float64)
+    if not isinstance(law, Choice | OneHot):
+        return None
+    low, high = _ends(law.edges.double())
+    low, high = torch.where(low > 0, -high, low), torch.where(low > 0, -low, high)  # the lower tail keeps its digits
+    chances: Tensor = torch.special.ndtr(high) - torch.special.ndtr(low)
+    return chances
 
 
 def _at_zero(self: Any) -> Tensor:
@@ -169,6 +184,9 @@ class Choice:
     def from_normal(self, z: Tensor) -> Tensor:
         return (_member(z, self.edges) * self.values).sum(-1, keepdim=True)
 
+    def coded(self, code: Tensor) -> Tensor:
+        return self.values.expand(*code.shape[:-1], self.values.shape[-1]).gather(-1, code)
+
 
 @dataclass(frozen=True, init=False)
 class OneHot:
@@ -194,6 +212,9 @@ class OneHot:
     def from_normal(self, z: Tensor) -> Tensor:
         return _member(z, self.edges)
 
+    def coded(self, code: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(code.squeeze(-1), self.width).to(self.edges.dtype)
+
 
 def with_slope(value: Tensor, smooth: Tensor) -> Tensor:
     """`value`, with the gradient of `smooth`.
@@ -210,14 +231,19 @@ def _member(z: Tensor, edges: Tensor) -> Tensor:
 
     The slope is that of the probability of each interval when z is blurred by another standard normal.
     """
-    ends = (
-        torch.nn.functional.pad(edges, (1, 0), value=-torch.inf),
-        torch.nn.functional.pad(edges, (0, 1), value=torch.inf),
-    )
+    ends = _ends(edges)
     hot = ((z >= ends[0]) & (z < ends[1])).to(z.dtype)
     if not z.requires_grad:
         return hot
     return with_slope(hot, torch.special.ndtr(ends[1] - z) - torch.special.ndtr(ends[0] - z))
+
+
+def _ends(edges: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each of the K intervals between edges (..., K - 1) begins and ends."""
+    return (
+        torch.nn.functional.pad(edges, (1, 0), value=-torch.inf),
+        torch.nn.functional.pad(edges, (0, 1), value=torch.inf),
+    )
 
 
 def _edges(count: int, probabilities: ArrayLike | None) -> Tensor:

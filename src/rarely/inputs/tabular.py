@@ -15,8 +15,10 @@ from rarely.core.fitted import Column
 from rarely.core.input_model import ArrayLike, Shape, assign, leading, tensor
 from rarely.core.rng import TORCHS, Rng
 from rarely.core.words import law_in_words
+from rarely.inputs.beside import Beside
 from rarely.inputs.common import as_matrix, no_density
-from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot
+from rarely.inputs.laws import Choice, Empirical, Fixed, Law, OneHot, category_chances
+from rarely.inputs.tokens import Tokens
 
 _SHRINK = 1e-6  # towards independence: a copy of a column would make the correlation singular
 _TOLD = 8  # columns that words tell one by one
@@ -131,6 +133,33 @@ class Tabular:
             else:
                 parts.append(law.from_normal(together[..., column : column + 1]))
                 column += 1
+        return torch.cat(parts, -1)
+
+    @property
+    def codes(self) -> Tokens | Beside | None:
+        """Of a table of independent columns, a number for each category, and the normals of all other columns."""
+        known = [chances for law in self.laws if (chances := category_chances(law)) is not None]
+        categories = sum(len(chances) > 1 for chances in known)
+        if not categories or not torch.equal(self.factor, torch.eye(len(self.factor)).to(self.factor)):
+            return None
+        law = Tokens(known)
+        return law if len(known) == len(self.laws) else Beside(law, len(self.laws) - len(known))
+
+    @property
+    def coded_parts(self) -> int:
+        return len(self.laws)
+
+    def coded(self, codes: Tensor) -> Tensor:
+        laws: Any = self.laws
+        coded = [hasattr(law, "coded") for law in laws]
+        code, normal, parts = 0, sum(coded), []
+        for law, category in zip(laws, coded, strict=True):
+            if category:
+                parts.append(law.coded(codes[..., code : code + 1].long()))
+                code += 1
+            else:
+                parts.append(law.from_normal(codes[..., normal : normal + 1]))
+                normal += 1
         return torch.cat(parts, -1)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,12 +53,10 @@ class Tokens:
         most = max(len(ids) for ids, _ in pairs)
         ids = torch.stack([torch.nn.functional.pad(i, (0, most - len(i)), value=_NONE) for i, _ in pairs])
         chances = torch.stack([torch.nn.functional.pad(w / w.sum(), (0, most - len(w))) for _, w in pairs])
-        below = chances.cumsum(1)
-        edges = (below / below[:, -1:] * _FINE).round().long()
         if decode is None and vocabulary is not None:
             decode = partial(_joined, tuple(vocabulary))
         assign(
-            self, ids=ids, edges=edges, log_probs=chances.log().to(torch.get_default_dtype()), decode=decode,
+            self, ids=ids, edges=_edges(chances), log_probs=chances.log().to(torch.get_default_dtype()), decode=decode,
             event_shape=(length or len(pairs),),
         )  # fmt: skip
 
@@ -74,6 +73,12 @@ class Tokens:
         shape = (*low.shape[:-1], *self.event_shape)
         return low.expand(shape), high.expand(shape)
 
+    def positions(self) -> list[dict[int, float]]:
+        """The law of every position, as a mapping."""
+        both = zip(self.ids.tolist(), self.log_probs.double().exp().tolist(), strict=True)
+        laws = [{i: p for i, p in zip(ids, chances, strict=True) if p} for ids, chances in both]
+        return laws * (self.parts // len(laws))
+
     @property
     def parts(self) -> int:
         return self.event_shape[0]
@@ -84,6 +89,23 @@ class Tokens:
 
     def redraw(self, x: Tensor, chosen: Tensor, rng: Rng) -> Tensor:
         return torch.where(chosen, self.sample(tuple(x.shape[:-1]), rng), x)
+
+    def evened(self, share: float) -> Tokens:
+        """The same tokens with all probabilities to one power below 1: what is rare comes oftener.
+
+        The smallest power at which draws, weighed back to this law, are worth a `share` of their number (Kish 1965).
+        """
+        log_p = self.log_probs.double()
+        shared = self.event_shape[0] // log_p.shape[-2]  # positions of each law
+        low, high = log_p.new_zeros(*log_p.shape[:-2], 1, 1), log_p.new_ones(*log_p.shape[:-2], 1, 1)
+        for _ in range(40):
+            power = (low + high) / 2
+            ratio = torch.where(log_p > -torch.inf, 2 * log_p - torch.log_softmax(power * log_p, -1), -torch.inf)
+            worth = torch.exp(-shared * torch.logsumexp(ratio, -1, keepdim=True).sum(-2, keepdim=True))
+            low, high = torch.where(worth < share, power, low), torch.where(worth < share, high, power)
+        found, log_q = copy.copy(self), torch.log_softmax(high * log_p, -1)
+        assign(found, edges=_edges(log_q.exp()), log_probs=log_q.to(self.log_probs.dtype))
+        return found
 
     def log_density(self, x: Tensor) -> Tensor:
         return self.log_parts(x).sum(-1)
@@ -102,6 +124,12 @@ class Tokens:
         if self.decode is None:
             raise InputError("there is no text for these tokens; give Tokens a vocabulary or a decode function")
         return [self.decode(row) for row in x.tolist()]
+
+
+def _edges(chances: Tensor) -> Tensor:
+    """How many of `_FINE` steps fall on each token (..., K) or on one before it."""
+    below = chances.cumsum(-1)
+    return (below / below[..., -1:] * _FINE).round().long()
 
 
 def _joined(vocabulary: tuple[str, ...], tokens: list[int]) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rarely.core.evidence import SPLITTING, Draws, Evidence, Found, Levels, Number
 from rarely.core.witnesses import WEIGHED, Witnesses, no_witnesses, share_witnesses
+from rarely.methods.evening import UPRIGHT, Lean
 from rarely.stats.statistic import Exceeded, LogNormal, Replicates, Statistic
 
 _ASSUMES = "the populations lost no part of the violating region"
@@ -23,7 +24,8 @@ _FEW = 0.75  # share of islands that must arrive for their mean to be believed
 class Island:
     """The history of one population."""
 
-    log_prob: float = 0.0
+    log_climbed: float = 0.0  # of the law that it climbs from
+    lean: Lean = UPRIGHT  # of that law from the one asked about
     levels: list[float] = field(default_factory=list)
     acceptance: list[float] = field(default_factory=list)
     correlation: list[float] = field(default_factory=list)
@@ -34,10 +36,14 @@ class Island:
     survivors: Tensor | None = None  # (n, d) positions of violating particles at the end
     slope: Tensor | None = None  # (d,) summed over levels, where it was asked for
     waiting: int = 0
-    drawn: int = 0  # independent draws from p(x) that it started from
+    drawn: int = 0  # independent draws from p(x) that it started from; 0 where from another law
     hits: int = 0  # violations among them
     flat: bool = False  # their scores take at most two values
     steps: int = 0
+
+    @property
+    def log_prob(self) -> float:
+        return self.log_climbed + self.lean.log_mean
 
     def begin(self, drawn: int, hits: int, flat: bool) -> None:
         self.drawn, self.hits, self.flat = drawn, hits, flat
@@ -60,7 +66,7 @@ class Island:
         self.ended, self.witnesses = "violated", witnesses
 
     def _add(self, log_increment: float, survivors: int, n: int) -> None:
-        self.log_prob += log_increment
+        self.log_climbed += log_increment
         fraction = survivors / n
         self.variance.append((1 - fraction) / (fraction * n))
         self.clones.append(1 / fraction)
@@ -79,7 +85,8 @@ class Island:
         """
         r = [0.0, *(max(0.0, c) for c in self.correlation)]
         m = [1.0, *self.clones]
-        sd = [math.sqrt(v * (1 + (m[k] - 1) * r[k] ** 2)) for k, v in enumerate(self.variance)]
+        own = [*self.variance[:-1], *(last + self.lean.variance for last in self.variance[-1:])]
+        sd = [math.sqrt(v * (1 + (m[k] - 1) * r[k] ** 2)) for k, v in enumerate(own)]
         total = sum(s * s for s in sd)
         for i in range(len(sd)):
             shared = 1.0
@@ -95,15 +102,16 @@ def survivors_of(islands: Sequence[Island]) -> list[Tensor]:
     return [some[:0] if island.survivors is None else island.survivors for island in islands]
 
 
-def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evidence]:
-    """What the islands of one problem have learnt.
+def evidence_of(new: Sequence[Island], method: str, calls: int, before: Sequence[Island] = ()) -> list[Evidence]:
+    """What the islands of one problem have learnt, together with others of their size from before.
 
     Their mean is unbiased when every island is, whatever the correlation inside them, and their first populations are
     independent draws that assume nothing.
     """
+    islands = [*before, *new]
     arrived = [island for island in islands if island.ended == "violated"]
-    drawn, hits = sum(island.drawn for island in islands), sum(island.hits for island in islands)
-    flat = bool(drawn) and all(island.flat for island in islands)
+    drawn, hits = sum(island.drawn for island in new), sum(island.hits for island in new)
+    flat = all(island.flat for island in islands)
     doubt = _poor_mixing(islands)
     learnt: list[Evidence] = []
     climbs = tuple(tuple(island.levels) for island in islands)
@@ -111,7 +119,7 @@ def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evid
         levels, acceptance = tuple(islands[0].levels), tuple(islands[0].acceptance)
         learnt.append(Levels(method, _left(islands), _ending(islands), calls, doubt, levels, acceptance, climbs))
         calls = 0
-    elif any(island.levels != [0.0] for island in islands):  # else the first, independent draws have answered
+    elif not drawn or any(island.levels != [0.0] for island in islands):  # else independent draws have answered
         away = len(islands) - len(arrived)
         note = f"{away} of {len(islands)} islands found no violation" if away else ""
         if len(arrived) < _FEW * len(islands):
@@ -126,7 +134,8 @@ def evidence_of(islands: Sequence[Island], method: str, calls: int) -> list[Evid
     witnesses = share_witnesses(own, [island.log_prob for island in arrived])
     if len(witnesses):
         learnt.append(Found(method, witnesses, drawn=WEIGHED))
-    return [Draws(drawn, hits, calls, "first populations", flat), *learnt]
+    first = [Draws(drawn, hits, calls, "first populations", flat)] if drawn or not learnt else []
+    return [*first, *learnt]
 
 
 def _statistic(islands: Sequence[Island]) -> Statistic:

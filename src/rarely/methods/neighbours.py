@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,12 +29,16 @@ from rarely.stats.statistic import Replicates
 _SHARES = (0.15, 0.35, 0.6)  # of the parts that are drawn anew: near ones for needles, far ones for what is wide
 _MOST = 400  # violating inputs that a proposal stands at
 _EXPLORED, _LOOKS = 256, 2  # draws around what one population has found, and how often
-_PILOT, _ROUNDS = 2048, 3  # draws around all of it, and how often what they find becomes a centre, too
+_PILOT, _ROUNDS = 2048, 8  # draws around all of it, and how often at most what they find becomes a centre, too
+_NEW = 0.02  # share of p that such draws find where no centre is, from which they go on
 _REFITS = 2  # draws that tell how much each centre matters, and how often what
 _KEPT = 0.3  # share of a proposal in the next
 _FREE = 0.2  # share of the parts that are drawn anew where all others come from the pool
 _FAINT = 0.02  # of the rate at which violations come by chance: what comes more seldom a population has not found
 _ALONE = 0.25  # as if so much of what one population has found were found by two: where there are none of those
+_BLEND = {0.15: 0.2, 0.35: 0.5, 0.6: 0.9}  # of normals beside them, how much is drawn anew with each of these shares
+_POOLED = 0.4  # and of those from the pool
+_GOLDEN = 0.6180339887498949  # its multiples, without their whole parts, lie evenly
 _BLOCK = 2**22  # comparisons of parts at a time
 
 
@@ -57,32 +62,52 @@ class Proposal:
         centres = torch.unique(points, dim=0)
         likely = law.log_parts(centres).double().sum(1)
         if len(centres) > _MOST:
-            top = likely.topk(_MOST).indices
+            normals = getattr(law, "normals", 0)
+            top = _of_every_kind(centres[:, : centres.shape[1] - normals]) if normals else likely.topk(_MOST).indices
             centres, likely = centres[top], likely[top]
         shares = torch.log_softmax(0.5 * likely, 0).repeat_interleave(len(_SHARES)) - math.log(len(_SHARES))
         shares = torch.cat([shares, shares.new_zeros(1)]) - math.log(2)
         return cls(law, centres, *_thinned(points, likely.new_zeros(len(points))), shares)
 
+    @property
+    def kinds(self) -> int:
+        """How many of the parts are categories; all others, after them, are standard normals."""
+        return self.centres.shape[1] - getattr(self.law, "normals", 0)
+
     def draw(self, n: int, rng: Rng) -> Tensor:
         which = _picked(self.log_shares.exp(), (n,), rng)
-        parts, near = self.centres.shape[1], len(self.centres) * len(_SHARES)
+        parts, near, k = self.centres.shape[1], len(self.centres) * len(_SHARES), self.kinds
         x = self.centres[(which // len(_SHARES)).clamp_max(len(self.centres) - 1)]
         anew = torch.tensor(_SHARES, device=x.device)[which % len(_SHARES)]
+        blend = torch.tensor(tuple(_BLEND.values()), device=x.device)[which % len(_SHARES)]
         free = which == near
         index = _picked(self.log_weights.exp(), (int(free.sum()), parts), rng)
-        x[free], anew[free] = self.pool[index, torch.arange(parts, device=x.device)], _FREE
-        return self.law.redraw(x, rng.uniform((n, parts)) < anew.unsqueeze(1), rng)
+        x[free], anew[free], blend[free] = self.pool[index, torch.arange(parts, device=x.device)], _FREE, _POOLED
+        chosen = rng.uniform((n, parts)) < anew.unsqueeze(1)
+        if k == parts:
+            return self.law.redraw(x, chosen, rng)
+        law: Any = self.law
+        beta = torch.where(free.unsqueeze(1) & chosen[:, k:], 1.0, blend.unsqueeze(1)).to(x.dtype)
+        z = torch.sqrt(1 - beta * beta) * x[:, k:] + beta * rng.normal((n, parts - k), x.dtype)
+        return torch.cat([law.codes.redraw(x[:, :k], chosen[:, :k], rng), z], 1)
 
     def log_ratios(self, x: Tensor) -> Tensor:
         """Log of the density of each part of the proposal over that of the law, at x (n, parts): (n, C A + 1)."""
-        rare = -self.law.log_parts(self.centres).double()  # (C, parts)
+        k = self.kinds
+        rare = -self.law.log_parts(self.centres)[:, :k].double()  # (C, categories)
         gains = [torch.log1p((1 - share) / share * torch.exp(rare)) for share in _SHARES]
         weights, found = self.log_weights.exp().unsqueeze(1), [rare.new_zeros(0, len(self.log_shares))]
         for rows in torch.split(x, max(1, _BLOCK // max(self.centres.numel(), self.pool.numel()))) if len(x) else []:
-            same = (rows.unsqueeze(1) == self.centres).double()
-            each = [(same * gain).sum(2) + x.shape[1] * math.log(s) for gain, s in zip(gains, _SHARES, strict=True)]
-            often = (rows.unsqueeze(1) == self.pool).double().mul_(weights).sum(1)
-            tilt = torch.log(_FREE + (1 - _FREE) * often * torch.exp(-self.law.log_parts(rows).double())).sum(1)
+            same = (rows[:, :k].unsqueeze(1) == self.centres[:, :k]).double()
+            each = [(same * gain).sum(2) + k * math.log(s) for gain, s in zip(gains, _SHARES, strict=True)]
+            often = (rows[:, :k].unsqueeze(1) == self.pool[:, :k]).double().mul_(weights).sum(1)
+            rarity = torch.exp(-self.law.log_parts(rows)[:, :k].double())
+            tilt = torch.log(_FREE + (1 - _FREE) * often * rarity).sum(1)
+            if k < rows.shape[1]:
+                z, centres, pool = (t[:, k:].double() for t in (rows, self.centres, self.pool))
+                each = [own + _log_blended(z, centres, _BLEND[s]).sum(2) for own, s in zip(each, _SHARES, strict=True)]
+                often = torch.exp(_log_blended(z, pool, _POOLED)).mul_(weights).sum(1)
+                tilt = tilt + torch.log(_FREE + (1 - _FREE) * often).sum(1)
             found.append(torch.cat([torch.stack(each, 2).flatten(1), tilt.unsqueeze(1)], 1))
         return torch.cat(found) + self.log_shares
 
@@ -110,6 +135,11 @@ class Proposal:
         )
         return replace(both, pool=pool, log_weights=weights), same > 0
 
+    def new(self, x: Tensor) -> float:
+        """Share of what violating draws x (n, parts) have found that lies where no centre is."""
+        weights = torch.softmax(-torch.logsumexp(self.log_ratios(x), 1), 0)
+        return float(weights[~_among(x, self.centres)].sum())
+
     def owned(self, ratios: Tensor, owners: Tensor, log_p: float) -> Tensor:
         """Which populations, the owners (C, I) of centres, would have drawn inputs with ratios (n, C A + 1): (n, I).
 
@@ -119,6 +149,25 @@ class Proposal:
         theirs = owners.to(ratios.dtype).repeat_interleave(len(_SHARES), 0)
         theirs = torch.cat([theirs, theirs.new_ones(1, theirs.shape[1])])  # the pool is of everybody
         return (rate @ theirs > _FAINT * (share @ theirs)) & owners.any(0)
+
+
+def _log_blended(z: Tensor, centres: Tensor, beta: float) -> Tensor:
+    """Log of the density of sqrt(1 - beta^2) c + beta xi over that of xi at z (n, m), for each c (C, m): (n, C, m)."""
+    far = z.unsqueeze(1) - math.sqrt(1 - beta * beta) * centres
+    return -math.log(beta) - far.square() / (2 * beta * beta) + 0.5 * z.square().unsqueeze(1)
+
+
+def _of_every_kind(codes: Tensor) -> Tensor:
+    """Places of `_MOST` of the points with codes (n, categories), in turn from all that share their codes.
+
+    The likeliest of all would stand for one kind alone: beside normals each has as many points as have been drawn.
+    """
+    kind = torch.unique(codes, dim=0, return_inverse=True)[1]
+    mixed = torch.arange(len(kind), device=kind.device).double().mul(_GOLDEN).frac().argsort()
+    order = mixed[kind[mixed].argsort(stable=True)]
+    first = torch.searchsorted(kind[order], kind[order])
+    turn = torch.arange(len(kind), device=kind.device) - first
+    return order[turn.argsort(stable=True)[:_MOST]]
 
 
 def _thinned(points: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +192,7 @@ class Neighbours:
 
     def weigh(self, batch: Batch, starts: Sequence[Sequence[Tensor]], rng: Rng) -> Run:
         """Evidence of each problem from the violating inputs (n, parts) that each of its populations has found."""
-        before, found = batch.calls(), [Weighed() for _ in range(len(batch))]
+        before, found = batch.calls(), [Weighed("neighbours") for _ in range(len(batch))]
         for row, populations in enumerate(starts):
             if any(map(len, populations)):
                 with suppress(Exhausted):
@@ -162,7 +211,10 @@ class Neighbours:
         owners = torch.stack([_among(proposal.centres, points) for points in populations], 1)
         for _ in range(_ROUNDS):
             x, scores = _drawn(one, proposal, _PILOT, rng)
+            new = proposal.new(x[scores >= 0])
             proposal, owners = proposal.joined(x[scores >= 0], owners, _log_mean(proposal, x, scores))
+            if new < _NEW:
+                break
         for _ in range(_REFITS):
             x, scores = _drawn(one, proposal, _PILOT, rng)
             proposal = proposal.refitted(x[scores >= 0])
@@ -177,7 +229,7 @@ class Neighbours:
             weights = -torch.logsumexp(ratios, 1)
             log_w = scores.new_full((left,), -torch.inf, dtype=torch.float64)
             log_w[scores >= 0] = weights
-            found.add(log_w, scores, x, x)
+            found.add(log_w, scores, one.read(x.unsqueeze(0))[0], x)
             by = proposal.owned(ratios, owners, found.log_prob).sum(1)
             mass = weights.exp()
             whole, alone, twice = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,10 +16,11 @@ from rarely.core.errors import InputError
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import LOG_FLOOR
-from rarely.core.witnesses import MAX_WITNESSES, Witnesses
 from rarely.kernels import Kernel, RandomWalk, State, default_kernel
+from rarely.methods.arrivals import arrivals
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.compass import slopes
+from rarely.methods.evening import UPRIGHT, evenly, leans, log_weights
 from rarely.methods.islands import Island, evidence_of
 from rarely.methods.moves import Moved, chains, move
 from rarely.methods.walk import Walk
@@ -117,7 +118,8 @@ class Splitting:
             )
         if isinstance(kernel, RandomWalk) and batch.network.whole:
             raise InputError("RandomWalk moves by lengths, and whole numbers such as tokens have none; use Redraw")
-        return (yield from _Populations(self, kernel, batch, rng, sloped).run())
+        drawn = evenly(batch) if kernel.space == "input" and self.rule == "strict" else batch
+        return (yield from _Populations(self, kernel, drawn, batch, rng, sloped).run())
 
 
 @dataclass
@@ -127,6 +129,7 @@ class _Populations:
     settings: Splitting
     kernel: Kernel
     batch: Batch
+    asked: Batch  # with the law asked about, where populations climb from another
     rng: Rng
     sloped: bool
     islands: list[list[Island]] = field(default_factory=list)
@@ -154,7 +157,7 @@ class _Populations:
         first = check_first(part.property, state.score)
         hits = (state.score >= 0).sum(1).tolist()
         for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
-            self.islands[i][j].begin(n, hits[r], first[r])
+            self.islands[i][j].begin(*((n, hits[r]) if self.asked is self.batch else (0, 0)), first[r])
         level = state.score.new_full((len(rows),), -torch.inf)
         while True:
             check_finite(state.score)
@@ -225,10 +228,15 @@ class _Populations:
         left = [self.batch.spend.left(self.batch.rows[i : i + 1]) for i in range(len(self.batch))]
         fewest = min((c for c, f, p in zip(counts, finished, plateau, strict=True) if not (f or p)), default=0)
         late, reserve = self.batch.spend.late, least * self._cost_of_step(n, fewest)
-        arrived = iter(self._arrivals(part, state, choice.finished.nonzero().squeeze(1)))
+        weights = self._weights(part, rows, state)
+        above = torch.where(choice.finished.unsqueeze(1), state.score >= 0, state.score > choice.level.unsqueeze(1))
+        lean = [UPRIGHT] * len(rows) if weights is None else leans(weights, above)
+        arrived = arrivals(part, self.kernel.space, state, choice.finished.nonzero().squeeze(1), weights)
         ended = []
         for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
             island = self.islands[i][j]
+            if not plateau[r]:
+                island.lean = lean[r]
             if finished[r]:
                 island.finish(increments[r], counts[r], n, *next(arrived))
             elif plateau[r] or not risen[r]:
@@ -242,29 +250,11 @@ class _Populations:
             ended.append(island.ended is not None)
         return torch.tensor(ended)
 
-    def _arrivals(self, part: Batch, state: State, rows: Tensor) -> Iterator[tuple[Tensor, Witnesses]]:
-        """For each population at `rows`: its violating particles, and some of them as witnesses, on the CPU."""
-        if len(rows) == 0:
-            return
-        score, position = state.score[rows], state.position[rows]
-        hit = score >= 0
-        counts = hit.sum(1).tolist()
-        # Evenly among them: the best are not like the others. A population that has fewer repeats its last one.
-        most = min(MAX_WITNESSES, max(counts))
-        each = [(torch.arange(most) * max(1.0, count / most)).long().clamp_max(count - 1) for count in counts]
-        order = torch.stack(
-            [own.nonzero().squeeze(1)[some.to(own.device)] for own, some in zip(hit, each, strict=True)]
-        )
-        best = score.gather(1, order)
-        x = position[torch.arange(len(rows), device=rows.device).unsqueeze(1), order]
-        if self.kernel.space == "normal":
-            with torch.no_grad():
-                x = part.take(rows).inputs.from_normal(x)
-        x, best = x.cpu(), best.cpu()
-        for r, (count, survivors) in enumerate(zip(counts, torch.split(position[hit], counts), strict=True)):
-            some = torch.arange(min(count, most))
-            # Copies: a slice would keep the whole stack of all populations alive.
-            yield survivors.clone(), Witnesses(x[r][some].clone(), best[r][some].clone())
+    def _weights(self, part: Batch, rows: Tensor, state: State) -> Tensor | None:
+        """Log-weights (R, n) of particles that come from another law than that asked about."""
+        if self.asked is self.batch:
+            return None
+        return log_weights(self.asked.take(rows).inputs, part.inputs, state.position)
 
     def _cost_of_step(self, n: int, survivors: int) -> int:
         """Calls that one step of all islands of one problem takes at most, when no island has fewer survivors."""

@@ -29,6 +29,7 @@ _UNSEEN = 0.5  # of what was found: where populations may have missed more, ther
 class Weighed:
     """The samples of one problem."""
 
+    family: str = "weights"
     seen: Tensor | None = None  # (n, d) violating points of a referee
     broke: bool = False  # the budget did not reach
     uncovered: float = 0.0  # share of the referee's points that the proposal hardly ever draws
@@ -81,5 +82,5 @@ class Weighed:
         note = f"effective sample size {size:.0f} of {len(log_w)}, Pareto index {k:.2f}"
         statistic = Replicates(self.groups(), self.model_error)
         met = Replicates(self.groups(self.near), self.model_error) if self.near else None
-        number = Number("importance sampling", "weights", statistic, calls, ASSUMES, doubt, note, seen=met)
+        number = Number("importance sampling", self.family, statistic, calls, ASSUMES, doubt, note, seen=met)
         return [number, Found("importance sampling", join_witnesses(self.witnesses), drawn=WEIGHED)]

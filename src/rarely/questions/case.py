@@ -16,6 +16,7 @@ from rarely.core.rng import Rng
 from rarely.inputs.mixture import Mixture
 from rarely.methods.base import Estimator, Progress
 from rarely.methods.compass import Compass
+from rarely.methods.islands import Island
 from rarely.methods.lined import LinedRegion
 from rarely.questions.conclude import Belief, believe
 
@@ -66,6 +67,7 @@ class Case:
     evidence: list[Evidence]
     points: Tensor | None = None  # violating points (n, d) of z-space in which most populations ended
     held: Tensor | None = None  # those of every fourth, which check what was built on the others
+    islands: list[Island] = field(default_factory=list)  # the last populations, with others of their size
     explored: list[Tensor] = field(default_factory=list)  # violating inputs (n, parts) that each population has found
     far: Tensor | None = None  # violating points that draws from far out have led to
     lined: LinedRegion | None = None  # what lines hold of p
@@ -104,11 +106,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Step:
-    """Something to learn, why, and for which cases."""
+    """Something to learn, why, and for which cases; whether inputs that are all categories are seen as such."""
 
     why: str
     wanted: Callable[[Batch, Case, Goal], bool]
     work: Callable[[Batch, list[Case], Goal, Rng], Work]
+    in_codes: bool = False
 
 
 def learn(method: Estimator, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:

@@ -44,6 +44,7 @@ FAR = "draws from far out"
 _COARSE = 1.0  # error of log p that lines aim at below the floor
 _WALKERS = 500  # particles of an island where there is no z-space: moves mix less
 _REDRAWN = 4  # moves between the states that are kept, where parts are drawn anew and most draws are refused
+_CLIMB = 9  # levels, of a tenth each
 _STUCK = 4  # times the size of populations that all got stuck
 
 
@@ -59,8 +60,13 @@ class Climbing:
     def size(self, batch: Batch) -> int:
         """Particles of an island of the referee."""
         if batch.inputs.normal_dim is None:
-            return max(_WALKERS, self.particles)
+            return max(self.particles, _WALKERS if _walks(batch) else min(_WALKERS, self._affordable(batch)))
         return self.particles * (FEW_DIMENSIONS if _few(batch) else 1)
+
+    def _affordable(self, batch: Batch) -> int:
+        """Particles of an island with which a budget pays for `_CLIMB` levels."""
+        most = batch.spend.max_calls
+        return _WALKERS if most is None else int(most / (self.islands * (1 + 0.9 * _CLIMB * _REDRAWN)))
 
     def rare(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return not pooled(case.evidence).flat and case.split is None and mixture_of(batch, case) is None
@@ -84,7 +90,9 @@ class Climbing:
         most = LARGER if few else LARGEST
         stuck = [case for case in cases if isinstance(case.split, Levels)]
         if stuck:
-            yield from self._populations(part_of(batch, cases, stuck), stuck, goal, rng, _STUCK, "larger splitting")
+            part = part_of(batch, cases, stuck)
+            factor = max(1, min(_STUCK, int(part.left() / max(case.cost for case in stuck))))
+            yield from self._populations(part, stuck, goal, rng, factor, "larger splitting")
         known = [case for case in cases if isinstance(case.split, Number)]
         if known:
             errors, part = [self._error(case, few) for case in known], part_of(batch, cases, known)
@@ -161,7 +169,10 @@ class Climbing:
         many = mapped and not _few(batch)
         islands = yield from splitting.populations(batch, rng, sloped=many)
         for case, group, calls in zip(cases, islands, (batch.calls() - before).tolist(), strict=True):
-            case.evidence += goal.admitted(evidence_of(group, method, calls))
+            # Populations of one size are one sample, and where categories end many of them a large one is wanted.
+            together = case.islands if categorical(batch.inputs) and factor == case.scale else []
+            case.evidence += goal.admitted(evidence_of(group, method, calls, together))
+            case.islands = [*together, *group]
             found = [i.survivors[:100] for i in group if i.survivors is not None and len(i.survivors)]
             case.scale, case.cost = factor, case.cost or calls
             if categorical(batch.inputs):
@@ -196,7 +207,8 @@ class Climbing:
         return (_few(batch) and (case.points is not None or case.far is not None)) or any(map(len, case.explored))
 
     def learnt(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return case.scale > 1 and self.few_inputs(batch, case, goal)
+        more = case.scale > 1 or len(case.explored) > self.islands
+        return more and self.few_inputs(batch, case, goal)
 
     def weigh(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         sampler = ImportanceSampling(target_error=self.target_error)

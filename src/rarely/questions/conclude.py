@@ -37,9 +37,9 @@ _NEGLIGIBLE = 0.02  # share of p that an unknown component may hold
 _WIDE, _WIDE_SHARE = 3.0, 0.25  # standard deviation of log p, and share of it, from which a number has no digits
 # Standard deviation of log p, and share of it, from which a referee that says more than a number does not confirm it:
 # rare islands may have met what the number misses. Lines have been held against each of its violations
-# (methods/unseen.py), and tilted populations have climbed from all of p(x) themselves, so that it may be less sure of
-# how many there are.
-_WEAK = {"weights": (0.3, 0.025), "lines": (1.0, 0.08), TILTING: (1.0, 0.08)}
+# (methods/unseen.py), neighbours stand at them, and tilted populations have climbed from all of p(x) themselves, so
+# that it may be less sure of how many there are.
+_WEAK = {"weights": (0.3, 0.025), "lines": (1.0, 0.08), "neighbours": (1.0, 0.08), TILTING: (1.0, 0.08)}
 # Directions searched for from far out, and populations that have climbed from all of p(x): where a referee is not sure,
 # they confirm each other.
 _UNLIKE = {"lines", TILTING}

@@ -116,6 +116,7 @@ class Auto:
 
     def _take(self, name: str, batch: Batch, cases: Sequence[Case], goal: Goal, rng: Rng) -> Work:
         step = self.steps[name]
+        batch = batch.in_codes() if step.in_codes and cases else batch
         todo = [case for case in cases if step.wanted(batch, case, goal)]
         if todo and not batch.spend.late:
             yield from step.work(_rows(batch, todo), todo, goal, rng)
@@ -151,15 +152,15 @@ class Auto:
             "count": Step("a common event needs nothing else", draws.common, draws.count),
             "components": Step("a rare component hides among the others", self._mixed, self._stratify),
             "short counting between bounds": Step("exact where boxes close in", bounds.boxed, bounds.count_soon),
-            "splitting": Step("the referee: it climbs from all of p(x)", climb.rare, climb.split),
-            "draws from far out": Step("they meet what no climb leads to", climb.blind, climb.draw_far),
-            "importance sampling": Step("cheap where a mixture fits", climb.few_inputs, climb.weigh),
-            "line sampling": Step("cheap where gradients lead", climb.smooth, climb.draw_lines),
-            "tilting": Step("cheap where scores rise in many directions", climb.curved, climb.tilt),
-            "directed splitting": Step("cheap where scores rise one way", climb.steep, climb.split_beside),
-            "larger splitting": Step("nothing faster was confirmed", climb.vague, climb.split_more),
-            "importance sampling again": Step("a larger referee knows more", climb.learnt, climb.weigh),
-            "largest splitting": Step("no proposal fits", climb.unfitted, climb.split_most),
+            "splitting": Step("the referee: it climbs from all of p(x)", climb.rare, climb.split, True),
+            "draws from far out": Step("they meet what no climb leads to", climb.blind, climb.draw_far, True),
+            "importance sampling": Step("cheap where a mixture fits", climb.few_inputs, climb.weigh, True),
+            "line sampling": Step("cheap where gradients lead", climb.smooth, climb.draw_lines, True),
+            "tilting": Step("cheap where scores rise in many directions", climb.curved, climb.tilt, True),
+            "directed splitting": Step("cheap where scores rise one way", climb.steep, climb.split_beside, True),
+            "larger splitting": Step("nothing faster was confirmed", climb.vague, climb.split_more, True),
+            "importance sampling again": Step("a larger referee knows more", climb.learnt, climb.weigh, True),
+            "largest splitting": Step("no proposal fits", climb.unfitted, climb.split_most, True),
             "more draws": Step("nothing else can tell", draws.lost, draws.draw_more),
             "climbs": Step("few violations escape many starts", bounds.unwitnessed, bounds.climb),
             "nearest violation": Step("the first that people look at", unnamed, come_near),

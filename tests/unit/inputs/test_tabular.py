@@ -10,11 +10,13 @@ import pytest
 import torch
 from scipy import stats
 
-from rarely import Auto, Problem, Splitting, estimate
+from rarely import Auto, Execution, LinearConstraint, Mixture, Outcome, Problem, Splitting, estimate
 from rarely.core.each_inputs import EachInputs, stack_inputs
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
+from rarely.core.spend import Spend
 from rarely.inputs import Choice, Empirical, Fixed, Normal, OneHot, Tabular, Uniform
+from rarely.inputs.laws import category_chances
 
 FIVE_SIGMA = 5.7e-7
 N = 20_000
@@ -147,6 +149,127 @@ def test_splitting_is_right_on_mixed_columns() -> None:
     found = estimate([problem] * repeats, Splitting(300, islands=1, steps=15), seed=7)
     p = np.exp([e.log_prob - exact for e in found])
     assert abs(p.mean() - 1) < 5 * p.std(ddof=1) / math.sqrt(repeats)
+
+
+def test_categories_are_written_as_codes_and_read_again() -> None:
+    table = Tabular([Choice([2, 7, 9], [1, 2, 1]), OneHot([0.1, 0.2, 0.7]), Fixed(4)])
+    law = table.codes
+    assert law is not None
+    assert law.parts == 3
+    every = torch.cartesian_prod(torch.arange(3), torch.arange(3), torch.tensor([0]))
+    x, chance = table.coded(every), law.log_density(every).double().exp()
+    assert x.shape == (9, 5)
+    assert float(chance.sum()) == pytest.approx(1, abs=1e-6)
+    drawn = table.sample(N, Rng(0))
+    seen = (drawn.unsqueeze(1) == x).all(2).double().sum(0)
+    assert int(seen.sum()) == N, "nothing else can be drawn"
+    assert stats.chisquare(seen.numpy(), N * (chance / chance.sum()).numpy()).pvalue > FIVE_SIGMA
+
+
+def test_rare_categories_keep_their_digits_on_either_side() -> None:
+    for law in (Choice([0, 1, 2], [1e-12, 1, 3e-12]), OneHot([1e-12, 1, 3e-12])):
+        chances = category_chances(law)
+        assert chances is not None
+        assert chances[[0, 2]].tolist() == pytest.approx([1e-12, 3e-12], rel=1e-4)
+
+
+def test_what_is_no_independent_category_has_no_codes() -> None:
+    two = [Choice([0, 1]), Choice([0, 1])]
+    assert Tabular([Uniform(0, 1), Normal(0, 1)]).codes is None
+    assert Tabular(two, correlation=[[1, 0.5], [0.5, 1]]).codes is None
+    problems = [Problem(lambda x: x, lambda x, y: y[:, 0], Tabular(t)) for t in (two, [Normal(0, 1), Normal(0, 1)])]
+    for batch in Execution(device="cpu").place(problems, Spend(2)):
+        assert len(batch) == 1 or batch.in_codes() is batch
+
+
+def test_numbers_beside_categories_are_normals_after_the_codes() -> None:
+    table = Tabular([Normal(3, 2), Choice([2, 7, 9], [1, 2, 1]), Uniform(0, 1), OneHot([0.3, 0.7])])
+    law = table.codes
+    assert law is not None
+    assert law.event_shape == (4,)
+    codes = torch.tensor([[2.0, 1.0, 0.5, 0.0], [0.0, 0.0, -1.0, 1.0]])
+    expected = torch.tensor([[4.0, 9.0, 0.5, 0.0, 1.0], [1.0, 2.0, float(stats.norm.cdf(1.0)), 1.0, 0.0]])
+    torch.testing.assert_close(table.coded(codes), expected)
+    x = table.coded(law.sample(N, Rng(3)))
+    assert stats.kstest(x[:, 0].double().numpy(), stats.norm(3, 2).cdf).pvalue > FIVE_SIGMA
+    assert stats.kstest(x[:, 2].double().numpy(), stats.uniform.cdf).pvalue > FIVE_SIGMA
+    assert stats.binomtest(int((x[:, 1] == 7).sum()), N, 0.5).pvalue > FIVE_SIGMA
+    # Moves keep the law: codes and normals alike.
+    moved = law.redraw(law.sample(N, Rng(4)), Rng(5).uniform((N, 4)) < 0.7, Rng(6))
+    assert stats.kstest(moved[:, 2].double().numpy(), stats.norm.cdf).pvalue > FIVE_SIGMA
+    assert stats.binomtest(int((moved[:, 0] == 1).sum()), N, 0.5).pvalue > FIVE_SIGMA
+
+
+def test_tables_with_other_categories_are_read_each_by_its_own() -> None:
+    tables = [
+        Tabular([Choice([0.0, 1.0], [0.9, 0.1]), Choice([5.0, 6.0])]),
+        Tabular([Choice([2.0, 3.0, 4.0]), Choice([8.0, 9.0])]),
+    ]
+    network = torch.nn.Linear(2, 1, bias=False).eval()
+    torch.nn.init.ones_(network.weight)
+    same = [tables[0], Tabular([Choice([7.0, 9.0], [0.2, 0.8]), Choice([1.0, 2.0])])]
+    for chosen in (tables, same):  # the first cannot be stacked
+        problems = [Problem(network, LinearConstraint([[-1.0]], [-20.0]), table) for table in chosen]
+        batches = list(Execution(device="cpu").place(problems, Spend(2)))
+        assert len(batches) == 1
+        batch = batches[0].in_codes()
+        codes = torch.tensor([[[0, 0], [1, 0]]] * 2)
+        expected = torch.stack([table.coded(codes[0]) for table in chosen])
+        assert torch.equal(batch.read(codes), expected)
+        assert torch.equal(batch.take(torch.tensor([1])).read(codes[:1]), expected[1:])
+        torch.testing.assert_close(batch.score(codes), expected.sum(-1) - 20)
+
+
+def _total(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(1, keepdim=True)
+
+
+DICE = [1 / 2**k for k in range(10)]  # each number half as often as the one before
+
+
+def test_estimate_is_right_and_quick_where_all_is_categories() -> None:
+    """10 numbers from 0 to 9 that add up to 40, and a mixture of such tables; exact by convolution."""
+
+    def tail(k: int, weights: list[float]) -> float:
+        law, chances = np.ones(1), np.array(weights) / sum(weights)
+        for _ in range(10):
+            law = np.convolve(law, chances)
+        return float(law[k:].sum())
+
+    often = [1.0] * 3 + DICE[3:]
+    tables = [Tabular([Choice(list(range(10)), weights)] * 10) for weights in (DICE, often)]
+    for law, truth in (
+        (tables[0], math.log(tail(40, DICE))),
+        (Mixture(tables, [0.999, 0.001]), math.log(0.999 * tail(40, DICE) + 0.001 * tail(40, often))),
+    ):
+        problem = Problem(_total, lambda x, y: y[:, 0] - 39.5, law)
+        answer = estimate(problem)
+        assert answer.outcome is Outcome.VIOLATED
+        assert abs(answer.log_prob - truth) < 5 * answer.log_prob_std
+        assert answer.log_prob_std < 0.2
+        assert answer.witnesses.inputs.shape[1:] == (10,)
+        assert bool((problem.score(answer.witnesses.inputs) >= 0).all())
+
+
+@pytest.mark.parametrize("above", [35.0, 65.0])
+def test_estimate_is_right_and_quick_where_some_are_categories(above: float) -> None:
+    """Weights of 15 switches, each on with probability 0.1, and of 3 normal numbers; exact by convolution."""
+    weights, sigma = [9, -7, 8, 3, -2, 6, 9, 1, -5, 4, 7, -9, 2, 5, 8], 4.0
+    law, lowest = np.ones(1), 0
+    for weight in weights:
+        after = np.zeros(len(law) + abs(weight))
+        after[max(0, -weight) : max(0, -weight) + len(law)] += 0.9 * law
+        after[max(0, weight) : max(0, weight) + len(law)] += 0.1 * law
+        law, lowest = after, lowest + min(0, weight)
+    truth = math.log(float(law @ stats.norm.sf((above - lowest - np.arange(len(law))) / (sigma * math.sqrt(3)))))
+    table = Tabular([*[Choice([0.0, 1.0], [0.9, 0.1])] * 15, *[Normal(0, sigma)] * 3])
+    row = torch.tensor([*map(float, weights), 1.0, 1.0, 1.0])
+    problem = Problem(lambda x: x @ row.to(x).unsqueeze(1), lambda x, y: y[:, 0] - above, table)
+    answer = estimate(problem)
+    assert answer.outcome is Outcome.VIOLATED
+    assert abs(answer.log_prob - truth) < 5 * answer.log_prob_std
+    assert answer.log_prob_std < 0.3
+    assert bool((problem.score(answer.witnesses.inputs) >= 0).all())
 
 
 @pytest.mark.parametrize(

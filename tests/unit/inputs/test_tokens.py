@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rarely import Execution, LinearConstraint, Misclassification, Mixture, MonteCarlo, Predicted, Problem, Splitting
 from rarely import estimate as run
 from rarely.core.errors import InputError
+from rarely.core.parts import evened
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.inputs import Tokens
@@ -164,3 +165,39 @@ def test_a_mixture_moves_by_its_components() -> None:
     x = torch.ones(1000, 3, dtype=torch.long)  # which the second alone can have drawn
     y = mixture.redraw(x, torch.ones(1000, 3, dtype=torch.bool), Rng(0))
     assert float(y.double().mean()) == pytest.approx(0.5, abs=5 * 0.5 / math.sqrt(3000))
+
+
+def test_evener_tokens_are_the_same_with_rare_ones_oftener() -> None:
+    law = Tokens([{0: 0.9, 1: 0.09, 2: 0.01}, {1: 1.0}, {0: 0.5, 3: 0.5}])
+    even = law.evened(0.5)
+    x = torch.cartesian_prod(torch.arange(3), torch.tensor([1]), torch.tensor([0, 3]))
+    p, q = law.log_density(x).double().exp(), even.log_density(x).double().exp()
+    assert float(q.sum()) == pytest.approx(1, abs=1e-5)
+    assert float(1 / (p * p / q).sum()) == pytest.approx(0.5, abs=1e-3), "what its draws are worth, weighed back"
+    power = (q[0] / q[4]).log() / (p[0] / p[4]).log()
+    assert 0 < float(power) < 1
+    assert float((q[0] / q[2]).log() / (p[0] / p[2]).log()) == pytest.approx(float(power), abs=1e-4), (
+        "one power for all"
+    )
+    drawn = even.sample(100_000, Rng(0))
+    for row, chance in zip(x, q.tolist(), strict=True):
+        share = float((drawn == row).all(1).double().mean())
+        assert abs(share - chance) < 5 * math.sqrt(chance * (1 - chance) / 100_000)
+    assert float(law.evened(0.0).log_density(x).exp().std()) < 1e-6, "at most even"
+    assert float(even.log_density(torch.tensor([0, 0, 0]))) == -math.inf, "what cannot come does not come here either"
+
+
+def test_one_law_for_all_positions_is_evened_for_all_of_them() -> None:
+    shared, each = Tokens([0.9, 0.1], 12), Tokens([[0.9, 0.1]] * 12)
+    x = shared.sample(50, Rng(0))
+    torch.testing.assert_close(shared.evened(0.2).log_density(x), each.evened(0.2).log_density(x))
+
+
+def test_laws_that_share_a_batch_are_evened_each_for_itself() -> None:
+    laws = [Tokens([0.9, 0.1], 5), Tokens([0.6, 0.4], 5)]
+    problems = [Problem(Bag().eval(), Predicted(1), law) for law in laws]
+    (batch,) = Execution(device="cpu").place(problems, Spend(2))
+    found = evened(batch.inputs, 0.2)
+    x = torch.randint(0, 2, (2, 40, 5), generator=torch.Generator().manual_seed(0))
+    for row, law in enumerate(laws):
+        torch.testing.assert_close(found.log_density(x)[row], law.evened(0.2).log_density(x[row]))

@@ -113,6 +113,9 @@ def test_the_pareto_index_of_bounded_weights() -> None:
     assert pareto_index(torch.zeros(10_000)) == -math.inf
     assert pareto_index(torch.full((100,), -torch.inf)) == math.inf
     assert pareto_index(torch.zeros(3)) == math.inf
+    counts, sizes = torch.tensor([5000, 400, 120]), torch.tensor([-6.0, 0.0, 1.0])
+    few = torch.repeat_interleave(sizes, counts)  # the 222 largest would be all of the last and some of the second
+    assert pareto_index(few) < 0.5, "three inputs, drawn again and again, have no heavy tail"
     some = torch.log(torch.rand(1000, generator=torch.Generator().manual_seed(0)))
     assert pareto_index(some + 300) == pytest.approx(pareto_index(some), abs=1e-3)
 
