@@ -1,4 +1,4 @@
-"""Steps of `Auto` that climb: splitting, what draws from far out add to it, and faster methods that it checks."""
+"""Steps of `Auto` that climb: splitting, which is the referee, and what draws from far out add to it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,16 @@ from rarely.core.thresholds import (
     STAGE,
 )
 from rarely.methods.base import forecast, progress
-from rarely.methods.directed import DirectedSplitting, compass
-from rarely.methods.importance import ImportanceSampling
+from rarely.methods.directed import compass
 from rarely.methods.islands import evidence_of, survivors_of
-from rarely.methods.line_sampling import LineSampling
-from rarely.methods.lined import LinedRegion
 from rarely.methods.modes import FarDraws, lost_share
 from rarely.methods.splitting import Splitting
-from rarely.methods.tilting import Tilting
-from rarely.methods.unseen import compare, foreign, unmet
-from rarely.questions.case import Case, Goal, Work, mixture_of, note, part_of
+from rarely.methods.unseen import foreign
+from rarely.questions.case import Case, Goal, Work, mixture_of, part_of
 from rarely.questions.conclude import apart
 from rarely.questions.result import Outcome
 
 FAR = "draws from far out"
-_COARSE = 1.0  # error of log p that lines aim at below the floor
 _WALKERS = 500  # particles of an island where there is no z-space: moves mix less
 _REDRAWN = 4  # moves between the states that are kept, where parts are drawn anew and most draws are refused
 _CLIMB = 9  # levels, of a tenth each
@@ -50,7 +45,7 @@ _STUCK = 4  # times the size of populations that all got stuck
 
 @dataclass(frozen=True)
 class Climbing:
-    """The referee and what it judges."""
+    """The referee."""
 
     target_error: float
     log_p_min: float
@@ -61,7 +56,7 @@ class Climbing:
         """Particles of an island of the referee."""
         if batch.inputs.normal_dim is None:
             return max(self.particles, _WALKERS if _walks(batch) else min(_WALKERS, self._affordable(batch)))
-        return self.particles * (FEW_DIMENSIONS if _few(batch) else 1)
+        return self.particles * (FEW_DIMENSIONS if few(batch) else 1)
 
     def _affordable(self, batch: Batch) -> int:
         """Particles of an island with which a budget pays for `_CLIMB` levels."""
@@ -106,12 +101,6 @@ class Climbing:
             return COUNTED_SHARE * self.target_error
         contradicted = any(apart(rival, split) for rival in rivals)
         return max(REFEREE_ERROR, (1 if few or contradicted else 2) * REFEREE_SHARE * abs(split.log_prob))
-
-    def _dear(self, case: Case) -> float:
-        """Calls that splitting would need for the target, by its own spread."""
-        if not isinstance(case.split, Number):
-            return math.inf
-        return case.cost * (case.split.std / (COUNTED_SHARE * self.target_error)) ** 2
 
     def unfitted(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return _fitting(batch) and isinstance(case.split, Number) and self.vague(batch, case, goal)
@@ -166,7 +155,7 @@ class Climbing:
         elif not mapped:
             splitting = replace(splitting, steps=_REDRAWN)
         before = batch.calls()
-        many = mapped and not _few(batch)
+        many = mapped and not few(batch)
         islands = yield from splitting.populations(batch, rng, sloped=many)
         for case, group, calls in zip(cases, islands, (batch.calls() - before).tolist(), strict=True):
             # Populations of one size are one sample, and where categories end many of them a large one is wanted.
@@ -182,12 +171,12 @@ class Climbing:
                 case.points, case.held = torch.cat(rest or found), torch.cat(found[::4])
             if many:
                 case.compass = compass([island for k, island in enumerate(group) if k % 4])
-            _mark_lost(case)
+            mark_lost(case)
 
     def blind(self, batch: Batch, case: Case, goal: Goal) -> bool:
         """Where gradients do not tell, or dimensions are few; with a map from normals."""
         mapped = batch.inputs.normal_dim is not None
-        return mapped and (_few(batch) or not batch.network.differentiable) and case.far is None
+        return mapped and (few(batch) or not batch.network.differentiable) and case.far is None
 
     def draw_far(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         before, method = batch.calls(), FarDraws()
@@ -200,110 +189,18 @@ class Climbing:
             told = f"no violation among {method.draws:,} inputs from a law {method.sigma:g} times as wide"
             if points is not None:
                 case.far, told = points, f"{len(points)} violations met far out and brought back"
-                _mark_lost(case)
+                mark_lost(case)
             case.evidence.append(Searched(FAR, told, calls))
 
-    def few_inputs(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        return (_few(batch) and (case.points is not None or case.far is not None)) or any(map(len, case.explored))
 
-    def learnt(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        more = case.scale > 1 or len(case.explored) > self.islands
-        return more and self.few_inputs(batch, case, goal)
-
-    def weigh(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        sampler = ImportanceSampling(target_error=self.target_error)
-        if categorical(batch.inputs):
-            learnt = yield from sampler.weigh_neighbours(batch, [case.explored for case in cases], rng)
-            return note(cases, learnt, goal)
-        starts = [_joined(case.points, case.far) for case in cases]
-        learnt = yield from sampler.weigh(batch, starts, rng, [case.held for case in cases])
-        note(cases, learnt, goal)
-
-    def smooth(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        # An input model may say that it is all steps: lines along no slope would spend calls and find nothing.
-        smooth = batch.network.differentiable and getattr(batch.inputs, "smooth", True)
-        # In few dimensions a proposal that does not fit is no place for lines either: a larger referee decides.
-        return smooth and batch.inputs.normal_dim is not None and not _few(batch) and case.split is not None
-
-    def draw_lines(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        # Where populations reached the floor, lines need not say more than that they lie below it, too.
-        for floored, error in ((False, self.target_error), (True, max(_COARSE, self.target_error))):
-            some = [case for case in cases if case.floored == floored]
-            if some:
-                yield from self._draw_lines(part_of(batch, cases, some), some, error, goal, rng)
-
-    def _draw_lines(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
-        before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
-        rivals, tilting = [self._dear(case) for case in cases], Tilting(target_error=error)
-        known = [case.split.log_prob if isinstance(case.split, Number) else -math.inf for case in cases]
-        rivals = [min(own, tilting.forecast(hope)) for own, hope in zip(rivals, known, strict=True)]
-        regions = yield from LineSampling(target_error=error).lines(batch, starts, rng, rivals, known)
-        self._look("line sampling", batch, regions, cases, before, goal)
-        for case, region in zip(cases, regions, strict=True):
-            case.lined = region
-            _mark_lost(case)
-
-    def curved(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        """Where splitting has a number, and lines that could be drawn have not answered.
-
-        Not where these were too many to be drawn: nothing else looks for what no population climbs to, and small ones
-        that agree are no evidence.
-        """
-        looked = case.lined is not None and not case.lined.crowded
-        return looked and self.smooth(batch, case, goal) and isinstance(case.split, Number)
-
-    def tilt(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        errors = [REFEREE_ERROR if self._unsure(case) else self.target_error for case in cases]
-        for error in sorted(set(errors)):
-            some = [case for case, own in zip(cases, errors, strict=True) if own == error]
-            yield from self._tilt(part_of(batch, cases, some), some, max(error, self.target_error), goal, rng)
-
-    @staticmethod
-    def _unsure(case: Case) -> bool:
-        """Whether another method's number stands that the referee does not contradict: it only has to be confirmed."""
-        split, rivals = case.split, case.rivals
-        return isinstance(split, Number) and bool(rivals) and not any(apart(rival, split) for rival in rivals)
-
-    def _tilt(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
-        before, tilting = batch.calls(), Tilting(target_error=error, log_p_min=self.log_p_min)
-        regions = yield from tilting.regions(batch, rng, [self._dear(case) for case in cases])
-        unseen = unmet(batch, [region.violating for region in regions], [case.held for case in cases])
-        for row, (case, region) in enumerate(zip(cases, regions, strict=True)):
-            if case.lined is not None and region.violating is not None and not unseen[row]:
-                unseen[row] = foreign(case.lined, region.log_prob, region.violating)
-        spent = (batch.calls() - before).tolist()
-        for case, region, calls, told in zip(cases, regions, spent, unseen, strict=True):
-            # Populations that met nothing where splitting did have failed: what they left bounds nothing.
-            learnt = (
-                Searched(e.method, e.sentence, e.calls) if isinstance(e, Levels) else e
-                for e in region.evidence(calls, told)
-            )
-            case.evidence += goal.admitted(list(learnt))
-
-    def steep(self, batch: Batch, case: Case, goal: Goal) -> bool:
-        """In many dimensions, where lines cannot be drawn or doubt what they found."""
-        blind = case.compass is not None and not case.rivals and not case.floored
-        return blind and getattr(batch.inputs, "smooth", True)
-
-    def split_beside(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
-        rivals, compasses = [self._dear(case) for case in cases], [case.compass for case in cases]
-        method = DirectedSplitting(target_error=self.target_error)
-        regions = yield from method.beside(batch, starts, compasses, rng, rivals)
-        self._look("directed splitting", batch, regions, cases, before, goal)
-
-    @staticmethod
-    def _look(
-        method: str, batch: Batch, regions: list[LinedRegion], cases: list[Case], before: Tensor, goal: Goal
-    ) -> None:
-        """Hold lines against violations that they did not start from, and note what they say."""
-        looks = compare(batch, regions, [case.held for case in cases])
-        spent = (batch.calls() - before).tolist()
-        both = zip(regions, spent, looks, strict=True)
-        note(cases, [region.evidence(method, calls, look.unseen, look.lines) for region, calls, look in both], goal)
+def dear(case: Case, error: float) -> float:
+    """Calls that splitting would need for an error of log p, by its own spread."""
+    if not isinstance(case.split, Number):
+        return math.inf
+    return case.cost * (case.split.std / (COUNTED_SHARE * error)) ** 2
 
 
-def _few(batch: Batch) -> bool:
+def few(batch: Batch) -> bool:
     """So few dimensions of z-space that a proposal can be fitted; not where there is no such space."""
     return (batch.inputs.normal_dim or math.inf) <= FITTED
 
@@ -315,10 +212,10 @@ def _walks(batch: Batch) -> bool:
 
 def _fitting(batch: Batch) -> bool:
     """Whether a proposal may be fitted: in few dimensions of z-space, or around violations made of categories."""
-    return _few(batch) or categorical(batch.inputs)
+    return few(batch) or categorical(batch.inputs)
 
 
-def _mark_lost(case: Case) -> None:
+def mark_lost(case: Case) -> None:
     """Say of the referee's last word where it has not been and draws from far out have led."""
     split, told = case.split, ""
     if not isinstance(split, Number) or case.held is None or case.points is None:
@@ -330,8 +227,3 @@ def _mark_lost(case: Case) -> None:
         told = foreign(case.lined, split.log_prob, known)
     if told:
         case.evidence[case.evidence.index(split)] = replace(split, lost=told)
-
-
-def _joined(*points: Tensor | None) -> Tensor | None:
-    some = [p for p in points if p is not None]
-    return torch.cat(some) if some else None

@@ -24,6 +24,7 @@ from rarely.questions.bounding import Bounding
 from rarely.questions.case import Case, Goal, Step, Work, mixture_of
 from rarely.questions.climbing import Climbing
 from rarely.questions.drawing import Drawing
+from rarely.questions.faster import Faster
 from rarely.questions.nearing import come_near, unnamed
 from rarely.questions.result import Outcome
 
@@ -141,6 +142,7 @@ class Auto:
     def steps(self) -> dict[str, Step]:
         bounds = self._bounds
         climb = Climbing(self.target_error, self.log_p_min, self.islands, self.particles)
+        faster = Faster(self.target_error, self.log_p_min, self.islands)
         draws = Drawing(self.target_error, climb)
         return {
             "attack": Step("a violation saves the proof", bounds.provable, bounds.attack),
@@ -154,12 +156,12 @@ class Auto:
             "short counting between bounds": Step("exact where boxes close in", bounds.boxed, bounds.count_soon),
             "splitting": Step("the referee: it climbs from all of p(x)", climb.rare, climb.split, True),
             "draws from far out": Step("they meet what no climb leads to", climb.blind, climb.draw_far, True),
-            "importance sampling": Step("cheap where a mixture fits", climb.few_inputs, climb.weigh, True),
-            "line sampling": Step("cheap where gradients lead", climb.smooth, climb.draw_lines, True),
-            "tilting": Step("cheap where scores rise in many directions", climb.curved, climb.tilt, True),
-            "directed splitting": Step("cheap where scores rise one way", climb.steep, climb.split_beside, True),
+            "importance sampling": Step("cheap where a mixture fits", faster.few_inputs, faster.weigh, True),
+            "line sampling": Step("cheap where gradients lead", faster.smooth, faster.draw_lines, True),
+            "tilting": Step("cheap where scores rise in many directions", faster.curved, faster.tilt, True),
+            "directed splitting": Step("cheap where scores rise one way", faster.steep, faster.split_beside, True),
             "larger splitting": Step("nothing faster was confirmed", climb.vague, climb.split_more, True),
-            "importance sampling again": Step("a larger referee knows more", climb.learnt, climb.weigh, True),
+            "importance sampling again": Step("a larger referee knows more", faster.learnt, faster.weigh, True),
             "largest splitting": Step("no proposal fits", climb.unfitted, climb.split_most, True),
             "more draws": Step("nothing else can tell", draws.lost, draws.draw_more),
             "climbs": Step("few violations escape many starts", bounds.unwitnessed, bounds.climb),
