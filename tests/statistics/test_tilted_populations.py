@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from exact import ALL, Exact, half_space, orthogonal_modes, parabola, shell, tail
+from torch import Tensor
 
-from rarely import Outcome, estimate
+from rarely import Gaussian, Outcome, Problem, estimate
 from rarely.core.evidence import Levels, Number
 from rarely.methods import Tilting
 
@@ -47,11 +49,22 @@ def test_a_forgotten_mode_is_seen_by_nobody_alone_but_said() -> None:
     assert number.assumes
 
 
-def test_below_the_floor() -> None:
-    result = estimate(half_space(50, math.log(1e-30)).problem, Tilting(log_p_min=-30.0))
-    assert result.outcome is Outcome.BELOW_FLOOR
-    assert result.log_prob == -math.inf
-    assert result.upper_bound < -25
+@pytest.mark.parametrize("late", [False, True])
+def test_a_floor_that_is_reached_says_nothing(late: bool) -> None:
+    """A score that rises late looks the same on the way: exp(2 x) - exp(10) is seen nowhere near its violations."""
+
+    def score(x: Tensor, y: Tensor) -> Tensor:
+        return torch.exp(2 * y[:, 0]) - math.exp(10) if late else y[:, 0] - 12
+
+    problem = Problem(lambda x: x, score, Gaussian(torch.zeros(20), 1.0))
+    for result in estimate([problem] * 3, Tilting(log_p_min=-30.0)):
+        assert result.outcome is Outcome.STALLED
+        assert result.upper_bound > -10, "independent inputs alone bound it"
+
+
+def test_a_score_that_is_nearly_flat_is_stalled() -> None:
+    problem = Problem(lambda x: x, lambda x, y: torch.relu(y[:, 0] - 6) - 1, Gaussian(torch.zeros(20), 1.0))
+    assert estimate(problem, Tilting()).outcome is Outcome.STALLED
 
 
 def test_a_small_budget_is_kept_and_said() -> None:

@@ -88,7 +88,7 @@ class Annealing:
         """Whether a ladder is complete, one way or another, which the region is told."""
         hits = region.rungs[-1].hits
         if hits >= _ARRIVED or region.flat:
-            region.ended = "violated"
+            region.ended = "violated" if hits > 0 else "stalled"
         elif region.log_reached < self.log_p_min:
             region.ended = "floor"
         elif not region.rises:

@@ -194,7 +194,7 @@ class _Rows(torch.nn.Module):
     """Gives two rows of one box and two logits for two numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
-        box = torch.tensor(BOX).expand(len(x), 2, 4)
+        box = x.new_tensor(BOX).expand(len(x), 2, 4)
         return torch.cat([box, x[:, None].expand(-1, 2, 2)], -1)
 
 
@@ -232,7 +232,7 @@ def test_a_box_that_drifts_is_missed_and_moved_at_the_same_rate() -> None:
         def forward(self, x: Tensor) -> Tensor:
             shift = torch.nn.functional.pad(0.6 * x, (0, 1)).repeat(1, 2)
             score = torch.full_like(x, 9.0)
-            return torch.cat([torch.tensor(BOX) + shift, score], 1).unsqueeze(1)
+            return torch.cat([x.new_tensor(BOX) + shift, score], 1).unsqueeze(1)
 
     exact = math.log(2) + torch.special.log_ndtr(torch.tensor(-10 / 3, dtype=torch.float64)).item()
     for kind in (MissedBox, MovedBox):
