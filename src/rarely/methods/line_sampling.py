@@ -155,7 +155,7 @@ class LineSampling:
         for line in others:
             line.forget()
         for region in curved:
-            region.curved = bool(region.lines) and region.lines[0].owner not in new
+            region.curved = region.lines[0].owner not in new
 
     def _begin(self, batch: Batch, regions: Sequence[LinedRegion], rng: Rng) -> Tensor:
         """A first round: of the lines that lead, then of others that matter beside them; says what it cost to see who.

@@ -40,11 +40,6 @@ class Rung:
     left: float = 0.0  # correlation of scores before and after them
 
     @property
-    def states(self) -> float:
-        """Of each replicate."""
-        return float(self.shares[0].sum())
-
-    @property
     def hits(self) -> float:
         """Share of the states that violate."""
         return float((self.shares * (self.scores >= 0)).sum() / self.shares.sum())

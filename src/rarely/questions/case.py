@@ -18,7 +18,7 @@ from rarely.methods.base import Estimator, Progress
 from rarely.methods.compass import Compass
 from rarely.methods.islands import Island
 from rarely.methods.lined import LinedRegion
-from rarely.questions.conclude import Belief, believe
+from rarely.questions.conclude import Belief, apart, believe
 
 Work = Generator[Progress, None, None]
 
@@ -97,6 +97,12 @@ class Case:
         """Whether populations met nothing down to the floor."""
         split = self.split
         return isinstance(split, Levels) and split.ended == "floor" and not split.doubt
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether splitting contradicts one of the rivals."""
+        split = self.split
+        return isinstance(split, Number) and any(apart(rival, split) for rival in self.rivals)
 
     @property
     def rivals(self) -> list[Number]:

@@ -33,7 +33,6 @@ from rarely.methods.modes import FarDraws, lost_share
 from rarely.methods.splitting import Splitting
 from rarely.methods.unseen import foreign
 from rarely.questions.case import Case, Goal, Work, mixture_of, part_of
-from rarely.questions.conclude import apart
 from rarely.questions.result import Outcome
 
 FAR = "draws from far out"
@@ -81,8 +80,8 @@ class Climbing:
         return case.belief.outcome is Outcome.STALLED or split.std > COUNTED_SHARE * self.target_error
 
     def split_more(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        few = _fitting(batch)
-        most = LARGER if few else LARGEST
+        fitting = _fitting(batch)
+        most = LARGER if fitting else LARGEST
         stuck = [case for case in cases if isinstance(case.split, Levels)]
         if stuck:
             part = part_of(batch, cases, stuck)
@@ -90,17 +89,16 @@ class Climbing:
             yield from self._populations(part, stuck, goal, rng, factor, "larger splitting")
         known = [case for case in cases if isinstance(case.split, Number)]
         if known:
-            errors, part = [self._error(case, few) for case in known], part_of(batch, cases, known)
+            errors, part = [self._error(case, fitting) for case in known], part_of(batch, cases, known)
             yield from self._enlarged(part, known, goal, rng, errors, most, "larger splitting")
 
-    def _error(self, case: Case, few: bool) -> float:
+    def _error(self, case: Case, fitting: bool) -> float:
         """Of a larger referee: to decide between methods it need not be as exact as to answer on its own."""
-        split, rivals = case.split, case.rivals
-        assert isinstance(split, Number)
-        if not rivals and not few:
+        assert isinstance(case.split, Number)
+        if not case.rivals and not fitting:
             return COUNTED_SHARE * self.target_error
-        contradicted = any(apart(rival, split) for rival in rivals)
-        return max(REFEREE_ERROR, (1 if few or contradicted else 2) * REFEREE_SHARE * abs(split.log_prob))
+        times = 1 if fitting or case.contradicted else 2
+        return max(REFEREE_ERROR, times * REFEREE_SHARE * abs(case.split.log_prob))
 
     def unfitted(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return _fitting(batch) and isinstance(case.split, Number) and self.vague(batch, case, goal)
@@ -216,7 +214,7 @@ def _fitting(batch: Batch) -> bool:
 
 
 def mark_lost(case: Case) -> None:
-    """Say of the referee's last word where it has not been and draws from far out have led."""
+    """Say of the referee's last word where it has not been: where draws from far out have led, or lines hold p."""
     split, told = case.split, ""
     if not isinstance(split, Number) or case.held is None or case.points is None:
         return

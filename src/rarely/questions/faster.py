@@ -21,7 +21,6 @@ from rarely.methods.tilting import Tilting
 from rarely.methods.unseen import compare, foreign, unmet
 from rarely.questions.case import Case, Goal, Work, note, part_of
 from rarely.questions.climbing import dear, few, mark_lost
-from rarely.questions.conclude import apart
 
 _COARSE = 1.0  # error of log p that lines aim at below the floor
 
@@ -46,7 +45,7 @@ class Faster:
         if categorical(batch.inputs):
             learnt = yield from sampler.weigh_neighbours(batch, [case.explored for case in cases], rng)
             return note(cases, learnt, goal)
-        starts = [joined(case.points, case.far) for case in cases]
+        starts = [_joined(case.points, case.far) for case in cases]
         learnt = yield from sampler.weigh(batch, starts, rng, [case.held for case in cases])
         note(cases, learnt, goal)
 
@@ -64,7 +63,7 @@ class Faster:
                 yield from self._draw_lines(part_of(batch, cases, some), some, error, goal, rng)
 
     def _draw_lines(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
-        before, starts = batch.calls(), [joined(case.points, case.far) for case in cases]
+        before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
         rivals, tilting = [dear(case, self.target_error) for case in cases], Tilting(target_error=error)
         known = [case.split.log_prob if isinstance(case.split, Number) else -math.inf for case in cases]
         rivals = [min(own, tilting.forecast(hope)) for own, hope in zip(rivals, known, strict=True)]
@@ -84,16 +83,12 @@ class Faster:
         return looked and self.smooth(batch, case, goal) and isinstance(case.split, Number)
 
     def tilt(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        errors = [REFEREE_ERROR if self._unsure(case) else self.target_error for case in cases]
+        # Another method's number that the referee does not contradict only has to be confirmed.
+        coarse = max(REFEREE_ERROR, self.target_error)
+        errors = [coarse if case.rivals and not case.contradicted else self.target_error for case in cases]
         for error in sorted(set(errors)):
             some = [case for case, own in zip(cases, errors, strict=True) if own == error]
-            yield from self._tilt(part_of(batch, cases, some), some, max(error, self.target_error), goal, rng)
-
-    @staticmethod
-    def _unsure(case: Case) -> bool:
-        """Whether another method's number stands that the referee does not contradict: it only has to be confirmed."""
-        split, rivals = case.split, case.rivals
-        return isinstance(split, Number) and bool(rivals) and not any(apart(rival, split) for rival in rivals)
+            yield from self._tilt(part_of(batch, cases, some), some, error, goal, rng)
 
     def _tilt(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
         before, tilting = batch.calls(), Tilting(target_error=error, log_p_min=self.log_p_min)
@@ -117,7 +112,7 @@ class Faster:
         return blind and getattr(batch.inputs, "smooth", True)
 
     def split_beside(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        before, starts = batch.calls(), [joined(case.points, case.far) for case in cases]
+        before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
         rivals, compasses = [dear(case, self.target_error) for case in cases], [case.compass for case in cases]
         method = DirectedSplitting(target_error=self.target_error)
         regions = yield from method.beside(batch, starts, compasses, rng, rivals)
@@ -134,6 +129,6 @@ class Faster:
         note(cases, [region.evidence(method, calls, look.unseen, look.lines) for region, calls, look in both], goal)
 
 
-def joined(*points: Tensor | None) -> Tensor | None:
+def _joined(*points: Tensor | None) -> Tensor | None:
     some = [p for p in points if p is not None]
     return torch.cat(some) if some else None
