@@ -119,7 +119,8 @@ class LineSampling:
             regions[line.owner].lines.append(line)
         if plan:
             survey(batch, plan, rng)
-        self._leave_curved(batch, regions, referees, rng)
+        new = self._leave_curved(batch, regions, referees, rng)
+        self._populate(batch, {line: self._first_size(regions[line.owner]) for line in new}, self.length, rng)
         before = batch.calls()
         aside = self._begin(batch, regions, rng)
         started = [region.states for region in regions]
@@ -135,10 +136,13 @@ class LineSampling:
                 return
             self._populate(batch, sizes, _LONGER * self.length, rng)
 
-    def _leave_curved(self, batch: Batch, regions: Sequence[LinedRegion], referees: Sequence[float], rng: Rng) -> None:
-        """See which problems are curved where violations are known, and have none elsewhere that lines lead to.
+    def _leave_curved(
+        self, batch: Batch, regions: Sequence[LinedRegion], referees: Sequence[float], rng: Rng
+    ) -> list[Line]:
+        """See which problems are curved where violations are known, and which of their lines lead to more elsewhere.
 
-        What a line holds of p is known where as many of the known violations lie in its cell.
+        What a line holds of p is known where as many of the known violations lie in its cell. What lines that lead
+        nowhere new say of a curved region is dear and wide: they get no populations.
         """
         curved = [
             r for r, known in zip(regions, referees, strict=True) if known > -math.inf and r.coherence < _STRAIGHT
@@ -146,16 +150,17 @@ class LineSampling:
         others = [line for region in curved for line in region.lines if line not in region.leading()]
         floor = {line: regions[line.owner].faint_beside(referees[line.owner]) for line in others}
         replace(self, replicates=_SCOUTS).populate(batch, others, _FEW_CHAINS, self.length // 2, rng, floor)
-        new = {
-            line.owner
+        new = [
+            line
             for line in others
             if line.log_mean >= floor[line]
             and math.exp(line.log_mean - referees[line.owner]) > TIMES_KNOWN * regions[line.owner].claimed(line)
-        }
+        ]
         for line in others:
             line.forget()
         for region in curved:
-            region.curved = region.lines[0].owner not in new
+            region.curved = True
+        return new
 
     def _begin(self, batch: Batch, regions: Sequence[LinedRegion], rng: Rng) -> Tensor:
         """A first round: of the lines that lead, then of others that matter beside them; says what it cost to see who.

@@ -33,7 +33,7 @@ class LinedRegion:
     lines: list[Line] = field(default_factory=list)
     crowded: bool = False  # more directions than lines: no line was tried
     poor: bool = False  # the budget did not reach for the lines
-    curved: bool = False  # known violations lie in too many directions: lines through them got no populations
+    curved: bool = False  # known violations lie in too many directions: only what lies elsewhere got populations
 
     def replicates(self, some: Sequence[Line] | None = None) -> list[float]:
         """log p of each replicate, summed over lines, or over some of them."""
@@ -139,7 +139,8 @@ class LinedRegion:
         if self.poor:
             return "the budget does not reach for lines"
         if self.curved:
-            return "scores rise in too many directions where splitting found violations, and no other line holds more"
+            held = "" if self.replicates() else ", and no other line holds more"
+            return f"scores rise in too many directions where splitting found violations{held}"
         if any(not line.rounds for line in self.lines):
             return "a line has no number: calls ran out, or one score does not tell where it enters the region"
         values = self.replicates()
@@ -159,7 +160,7 @@ class LinedRegion:
     def evidence(self, method: str, calls: int, unseen: str = "", seen: Sequence[Line] = ()) -> list[Evidence]:
         """`unseen` says what an independent check found that the lines did not see, `seen` which lines it met."""
         weakness, values = self.weakness(), self.replicates()
-        if self.curved or not values or max(values) == -math.inf:
+        if not values or max(values) == -math.inf:
             return [Searched(method, weakness or "nothing is known", calls, broke=self.poor)]
         statistic, doubt = Replicates(tuple(values), MODEL_ERROR), "; ".join(filter(None, (weakness, unseen)))
         note = f"{len(self.lines)} line(s)"

@@ -79,6 +79,9 @@ class Brackets:
         begin = time.monotonic()
         for row, number in enumerate(batch.rows.tolist()):
             problem = batch.problems[number]
+            if row and time.monotonic() - begin > self.seconds:  # one pass through a deep network may outlast them
+                found.append([Searched(_NAME, "no seconds were left for rigorous bounds on p")])
+                continue
             left = min(self.seconds - (time.monotonic() - begin), _SHARE * batch.spend.left_seconds)
             seconds = left / (len(batch) - row)
             hope = self.hopes[row] if self.hopes else None

@@ -99,10 +99,20 @@ def raised(score: Tensor, soft: Tensor) -> Tensor:
     return torch.where(score < 0, score, soft * torch.tanh(score / soft))
 
 
-def walk(law: Law, start: Chains, step: Tensor, length: int, replicates: int, rng: Rng, gain: float) -> Walked:
+def walk(
+    law: Law,
+    start: Chains,
+    step: Tensor,
+    length: int,
+    replicates: int,
+    rng: Rng,
+    gain: float,
+    pairs: Sequence[tuple[Tensor, Tensor]] = (),
+) -> Walked:
     """`length` moves of every chain.
 
     Every `replicates` populations in a row are of one group and share the angle of their steps, which adapts by `gain`.
+    After a move pairs of populations exchange their chains: one set of `pairs` after the other.
     """
     current = start
     scores: list[Tensor] = []
@@ -131,6 +141,8 @@ def walk(law: Law, start: Chains, step: Tensor, length: int, replicates: int, rn
         shares.append(1 - torch.stack(shares[met:]).sum(0))
         ok = rng.uniform(chance.shape, torch.float64) < chance
         current = proposal.each(lambda new, old, ok=ok: torch.where(_like(ok, new), new, old), current)
+        if pairs:
+            current = _exchange(law, current, *pairs[len(states) % len(pairs)], rng)
         states.append((current.z, current.score))
         rates.append(chance.mean(1).reshape(-1, replicates).mean(1))
         step = (step * torch.exp(gain * (rates[-1] - _TARGET)).to(step)).clamp(1e-3, _WIDEST)
@@ -146,6 +158,23 @@ def _leap(law: Law, at: Chains, v: Tensor, angle: Tensor) -> tuple[Chains, Tenso
     v = v + kick * law.push(at)
     there = law.at(at.z * cos + v * sin)
     return there, v * cos - at.z * sin + kick * law.push(there)
+
+
+def _exchange(law: Law, at: Chains, low: Tensor, high: Tensor, rng: Rng) -> Chains:
+    """Chains of two rows change places as both laws together allow, which costs no call.
+
+    So what moves freely at low temperatures comes up to the high ones.
+    """
+    height = raised(at.score, law.soft)
+    gained = (law.b[high] - law.b[low]) * (height[low] - height[high])
+    ok = rng.uniform(gained.shape, torch.float64).log() < gained
+
+    def change(own: Tensor) -> Tensor:
+        here, there, taken = own[low], own[high], _like(ok, own)
+        swapped = torch.where(taken, there, here), torch.where(taken, here, there)
+        return own.index_copy(0, torch.cat([low, high]), torch.cat(swapped))
+
+    return at.each(change)
 
 
 def _like(ok: Tensor, value: Tensor) -> Tensor:

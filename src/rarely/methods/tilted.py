@@ -21,7 +21,7 @@ METHOD = "tilting"
 _LATE = "a score that rises late hides its violations from every temperature before"
 _ASSUMES = "the populations lost no part of the violating region"
 _SCATTER = 0.6  # standard deviation of log p between replicates above which their mean is not believed
-_UNSETTLED = 0.2  # share of the time in which chains come to rest
+_UNSETTLED, _MOVES = 0.2, 6  # share of the time in which chains come to rest, and moves that are enough for it
 _RESTLESS = 2.5  # standard errors by which later states may say otherwise than earlier ones
 _POOR_MIXING = 0.8  # correlation of scores before and after the moves of a temperature
 _REFUSED = 0.3  # acceptance of moves below which steps are too large for the landscape, however small they get
@@ -126,12 +126,11 @@ class TiltedRegion:
         tell the error, and all states together the number. An error that ends a run is more often too small than too
         large; it is no less than what all looks at them let expect: 95 % of intervals cover then, and 94 % before.
         """
-        middle = 0.5 * (1 + _UNSETTLED)
-        whole, first, later = (
-            self._log_probs(*pair) for pair in ((_UNSETTLED, 1.0), (_UNSETTLED, middle), (middle, 1.0))
-        )
+        since = min(_UNSETTLED, _MOVES / max(1, self.moves))
+        middle = 0.5 * (1 + since)
+        whole, first, later = (self._log_probs(*pair) for pair in ((since, 1.0), (since, middle), (middle, 1.0)))
         whole = self._widened(whole) if bool(torch.isfinite(whole).all()) else whole
-        centre = float(self._log_probs(_UNSETTLED, 1.0, pooled=True)) - log_mean_exp(whole.tolist())
+        centre = float(self._log_probs(since, 1.0, pooled=True)) - log_mean_exp(whole.tolist())
         self.values = tuple((whole + centre).tolist())
         change = later - first
         error = float(change.std()) / math.sqrt(len(change))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ _TIMES = 2  # as large as all before it a round may be: to go on costs nothing, 
 _LEAST = 3  # times the first length, at which chains may end: the law that they start in is a rough guess
 _LOOK = 20  # part of the longest chains that tells whether even they would be too short
 _CHUNK = 16  # moves between two looks at the clock
-_CLOSE = 1.1  # times the error aimed at that ends it early
+_CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
 _DEARER = 2.0  # times the calls that another method is forecast to need, from which it is given up
 _EACH = 6000  # calls for each nat of log p at an error of 0.1, on convolutional networks
 
@@ -130,9 +131,12 @@ class Tilting:
         `spent` calls are behind it and `left` are left; another method would take `rival` for the same error.
         """
         excess, restless = region.std / (TILTING_SHARE * self.target_error), region.restless
-        if not math.isfinite(excess) or spent * excess**2 > _DEARER * rival:
-            return 0
         had, per_move, least = region.moves, spent / region.moves, _LEAST * self.length
+        needed = spent * excess**2
+        if had < least:  # so short chains say too little of what longer ones need to give up against experience
+            needed = min(needed, self.forecast(region.log_prob))
+        if not math.isfinite(excess) or needed > _DEARER * rival:
+            return 0
         if (excess <= _CLOSE and not restless and had >= least) or _hopeless(had, excess, self.growth * self.length):
             return 0
         wanted = max(had * (excess**2 - 1), had * restless, least - had)
@@ -152,7 +156,9 @@ class Tilting:
         )
         start = Chains.join([rung.last for _, rung in both if rung.last is not None])
         step = start.z.new_tensor([rung.step for _, rung in both])
-        walked = walk(Law(batch.take(owners), b, soft), start, step, length, each, rng, _SETTLED)
+        law = Law(batch.take(owners), b, soft)
+        pairs = _neighbours([len(regions[row].rungs) - 1 for row in rows], each, b.device)
+        walked = walk(law, start, step, length, each, rng, _SETTLED, pairs)
         for k, (row, rung) in enumerate(both):
             own = slice(k * each, (k + 1) * each)
             rung.go_on(walked, own, k)
@@ -164,6 +170,20 @@ class Tilting:
             scores = drawn[i * each : (i + 1) * each]
             regions[row].rungs[0].extend(scores, torch.ones_like(scores))
             regions[row].moves += length
+
+
+def _neighbours(ladders: Sequence[int], each: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """Rows of neighbouring temperatures, in two sets in which each row is once.
+
+    `ladders` has the temperatures of each problem, each of them `each` rows one after the other.
+    """
+    sets = []
+    for odd in (0, 1):
+        starts = accumulate(ladders, initial=0)
+        lower = [start + k for start, size in zip(starts, ladders, strict=False) for k in range(odd, size - 1, 2)]
+        rows = (torch.tensor(lower, dtype=torch.long).unsqueeze(1) * each + torch.arange(each)).flatten().to(device)
+        sets.append((rows, rows + each))
+    return sets
 
 
 def _hopeless(had: int, excess: float, most: int) -> bool:

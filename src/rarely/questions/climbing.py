@@ -39,6 +39,7 @@ FAR = "draws from far out"
 _WALKERS = 500  # particles of an island where there is no z-space: moves mix less
 _REDRAWN = 4  # moves between the states that are kept, where parts are drawn anew and most draws are refused
 _CLIMB = 9  # levels, of a tenth each
+_CONFIRMS = 3  # times the error that tells methods apart, with which one is confirmed: what is asked for allows 4
 _STUCK = 4  # times the size of populations that all got stuck
 
 
@@ -97,8 +98,8 @@ class Climbing:
         assert isinstance(case.split, Number)
         if not case.rivals and not fitting:
             return COUNTED_SHARE * self.target_error
-        times = 1 if fitting or case.contradicted else 2
-        return max(REFEREE_ERROR, times * REFEREE_SHARE * abs(case.split.log_prob))
+        times = 1 if fitting or case.contradicted else _CONFIRMS
+        return times * max(REFEREE_ERROR, REFEREE_SHARE * abs(case.split.log_prob))
 
     def unfitted(self, batch: Batch, case: Case, goal: Goal) -> bool:
         return _fitting(batch) and isinstance(case.split, Number) and self.vague(batch, case, goal)
@@ -192,10 +193,14 @@ class Climbing:
 
 
 def dear(case: Case, error: float) -> float:
-    """Calls that splitting would need for an error of log p, by its own spread."""
+    """Calls that splitting would need for an error of log p, by its own spread.
+
+    Islands that all miss most of p agree, too: with independent moves it would need 9 for each pair of levels.
+    """
     if not isinstance(case.split, Number):
         return math.inf
-    return case.cost * (case.split.std / (COUNTED_SHARE * error)) ** 2
+    ideal = 9 * (case.split.log_prob / math.log(10)) ** 2
+    return max(case.cost * case.split.std**2, ideal) / (COUNTED_SHARE * error) ** 2
 
 
 def few(batch: Batch) -> bool:

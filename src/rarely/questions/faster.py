@@ -23,6 +23,7 @@ from rarely.questions.case import Case, Goal, Work, note, part_of
 from rarely.questions.climbing import dear, few, mark_lost
 
 _COARSE = 1.0  # error of log p that lines aim at below the floor
+_NEAR = 1.5  # times the error aimed at, with which another method's number is good enough to be the answer
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,11 @@ class Faster:
     def tilt(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         # Another method's number that the referee does not contradict only has to be confirmed.
         coarse = max(REFEREE_ERROR, self.target_error)
-        errors = [coarse if case.rivals and not case.contradicted else self.target_error for case in cases]
+        near = [any(rival.std <= _NEAR * self.target_error for rival in case.rivals) for case in cases]
+        errors = [
+            coarse if good and not case.contradicted else self.target_error
+            for case, good in zip(cases, near, strict=True)
+        ]
         for error in sorted(set(errors)):
             some = [case for case, own in zip(cases, errors, strict=True) if own == error]
             yield from self._tilt(part_of(batch, cases, some), some, error, goal, rng)

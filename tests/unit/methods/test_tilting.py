@@ -15,7 +15,8 @@ from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.methods import Tilting, rungs
 from rarely.methods.ladder import bennett
-from rarely.methods.rungs import Law, raised, walk
+from rarely.methods.rungs import Law, _exchange, raised, walk
+from rarely.methods.tilting import _neighbours
 
 
 def bent(x: Tensor) -> Tensor:
@@ -94,3 +95,28 @@ def test_what_it_needs_is_said() -> None:
         Tilting(replicates=1)
     with pytest.raises(InputError, match="target_error"):
         Tilting(target_error=0)
+
+
+def test_populations_that_change_places_keep_their_laws() -> None:
+    rng, chains = Rng(3, torch.device("cpu")), 4000
+    laws = [Law(placed(2), torch.full((2, 1), b, dtype=torch.float64), torch.full((2, 1), 2.0)) for b in (0.5, 1.5)]
+    law = Law(placed(4), *(torch.cat([getattr(one, name) for one in laws]) for name in ("b", "soft")))
+    start = law.at(torch.cat([drawn(one, chains, rng) for one in laws]))
+    fresh = law.at(torch.cat([drawn(one, chains, rng) for one in laws]))
+    ((low, high), empty) = _neighbours([2], 2, rng.device)
+    after = _exchange(law, start, low, high, rng)
+    assert len(empty[0]) == 0
+    assert 0.5 < float((after.z != start.z).any(-1).double().mean()) < 0.95
+    assert torch.allclose(law.at(after.z).score, after.score)
+    for of in (lambda at: raised(at.score, law.soft), lambda at: at.z[..., 1].square().double()):
+        new, exact = of(after), of(fresh)
+        error = ((new.var(1) + exact.var(1)) / chains).sqrt()
+        assert bool(((new.mean(1) - exact.mean(1)).abs() < 5 * error).all())
+
+
+def test_only_temperatures_of_one_problem_change_places() -> None:
+    sets = _neighbours([3, 1, 2], 2, torch.device("cpu"))
+    assert [(low.tolist(), high.tolist()) for low, high in sets] == [
+        ([0, 1, 8, 9], [2, 3, 10, 11]),
+        ([2, 3], [4, 5]),
+    ]
