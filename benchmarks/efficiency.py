@@ -27,7 +27,6 @@ from models import load_resnet
 from rarely.kernels import HMC, PCN, Kernel, Langevin, RandomWalk
 from rarely.methods import Estimator, Tilting
 
-
 UNPROVED = rarely.Auto(proof_seconds=0)  # bounds through 20 convolutions take seconds and prove nothing here
 
 

@@ -30,7 +30,7 @@ from rarely.questions.result import Outcome
 
 SEARCH = (
     "components", "short counting between bounds", "splitting", "draws from far out", "importance sampling",
-    "line sampling", "tilting", "directed splitting", "counting between bounds", "larger splitting",
+    "line sampling", "count again", "tilting", "directed splitting", "counting between bounds", "larger splitting",
     "importance sampling again", "largest splitting",
 )  # fmt: skip
 STEPS = ("attack", "proof", "draws", "count", *SEARCH, "more draws", "longer proof")
@@ -158,6 +158,7 @@ class Auto:
             "draws from far out": Step("they meet what no climb leads to", climb.blind, climb.draw_far, True),
             "importance sampling": Step("cheap where a mixture fits", faster.few_inputs, faster.weigh, True),
             "line sampling": Step("cheap where gradients lead", faster.smooth, faster.draw_lines, True),
+            "count again": Step("near p = 0.003 still cheaper than tilting", faster.countable, draws.count),
             "tilting": Step("cheap where scores rise in many directions", faster.curved, faster.tilt, True),
             "directed splitting": Step("cheap where scores rise one way", faster.steep, faster.split_beside, True),
             "larger splitting": Step("nothing faster was confirmed", climb.vague, climb.split_more, True),
