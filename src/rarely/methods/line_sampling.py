@@ -109,9 +109,9 @@ class LineSampling:
         rows = torch.tensor([row for row, region in enumerate(regions) if not region.poor], dtype=torch.long)
         if len(rows) == 0:
             return
-        plan, crowded = find_lines(batch.take(rows), [starts[row] for row in rows.tolist()], rng)
-        for row, many in zip(rows.tolist(), crowded, strict=True):
-            regions[row].crowded = many
+        plan, found = find_lines(batch.take(rows), [starts[row] for row in rows.tolist()], rng)
+        for row, beside in zip(rows.tolist(), found, strict=True):
+            regions[row].crowded, regions[row].astray = beside.crowded, beside.astray
         for line in plan:
             line.owner = int(rows[line.owner])
         plan = self._payable(batch, plan, regions)
@@ -147,7 +147,7 @@ class LineSampling:
         curved = [
             r for r, known in zip(regions, referees, strict=True) if known > -math.inf and r.coherence < _STRAIGHT
         ]
-        others = [line for region in curved for line in region.lines if line not in region.leading()]
+        others = [line for region in curved for line in region.lines if line.points is None]
         floor = {line: regions[line.owner].faint_beside(referees[line.owner]) for line in others}
         replace(self, replicates=_SCOUTS).populate(batch, others, _FEW_CHAINS, self.length // 2, rng, floor)
         new = [

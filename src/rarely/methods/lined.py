@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from rarely.core.evidence import Evidence, Found, Number, Searched
 from rarely.core.witnesses import WEIGHED, join_witnesses, share_witnesses
@@ -22,6 +23,7 @@ _WITHIN = 0.5  # share of lines that may lie in the region from end to end
 _SCATTER = 0.45  # standard deviation of log p between replicates above which their mean is not believed
 TIMES = 6  # as large as all before it a round may be: small populations are worse than their spread says
 TIMES_KNOWN = 3.0  # as much of p as its share of known violations lets expect: what no line holds that is known
+_SHORT = 1.0  # standard deviations before an entry at which points still belong to it
 _CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
 _DEARER = 2.0  # times the calls that another method is forecast to need, from which lines are given up
 
@@ -32,6 +34,7 @@ class LinedRegion:
 
     lines: list[Line] = field(default_factory=list)
     crowded: bool = False  # more directions than lines: no line was tried
+    astray: list[Tensor] = field(default_factory=list)  # known violating points (n, d) whose slopes suit no line
     poor: bool = False  # the budget did not reach for the lines
     curved: bool = False  # known violations lie in too many directions: only what lies elsewhere got populations
 
@@ -72,18 +75,27 @@ class LinedRegion:
     def coherence(self) -> float:
         """Mean cosine of slopes at the known violations with the lines that are for them; 1 where none are known."""
         known = [line for line in self.lines if line.points is not None]
+        if not known:
+            return 0.0 if self.astray else 1.0
         count = [0 if line.points is None else len(line.points) for line in known]
-        return sum(n * line.typical for n, line in zip(count, known, strict=True)) / sum(count) if known else 1.0
+        return sum(n * line.typical for n, line in zip(count, known, strict=True)) / sum(count)
 
     def claimed(self, line: Line) -> float:
         """Share of the known violations that lie in the cell of a line."""
         same = [other for other in self.lines if other.way == line.way]
         known = [other.points for other in self.lines if other.points is not None]
         own = [other.points for other in same if other.points is not None]
-        if not own:
-            return 0.0
-        claims = torch.stack([torch.cat(own) @ other.alpha - other.distance for other in same])
-        return int((claims.argmax(0) == same.index(line)).sum()) / sum(map(len, known))
+        claimed = self._nearest(own, same, line) + self._nearest(self.astray, self.lines, line)
+        return claimed / sum(map(len, [*known, *self.astray])) if claimed else 0.0
+
+    @staticmethod
+    def _nearest(points: Sequence[Tensor], lines: Sequence[Line], line: Line) -> int:
+        """How many of some points are about as far along a line as its entry, or farther, and along no other more."""
+        if not points:
+            return 0
+        claims = torch.stack([torch.cat(list(points)) @ other.alpha - other.distance for other in lines])
+        farthest, which = claims.max(0)
+        return int(((which == lines.index(line)) & (farthest > -_SHORT)).sum())
 
     def leading(self) -> list[Line]:
         """The lines of violating points that are known; where there are none, the line to the nearest violation."""

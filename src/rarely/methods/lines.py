@@ -98,20 +98,27 @@ class Line:
         return self.hits / self.tests if self.tests else 1.0
 
 
-def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> tuple[list[Line], list[bool]]:
-    """A line for each direction that may matter, from gradients near and far and from given violating points.
+@dataclass
+class Remainder:
+    """What the lines of one problem leave."""
 
-    Also says which problems are crowded: those with more distinct directions for one way to fail than lines.
-    """
+    crowded: bool = False  # more distinct directions for one way to fail than lines
+    astray: list[Tensor] = field(default_factory=list)  # given violating points (n, d) whose slopes suit no line
+
+
+def find_lines(batch: Batch, starts: Sequence[Tensor | None], rng: Rng) -> tuple[list[Line], list[Remainder]]:
+    """A line for each direction that may matter, from gradients near and far and from given violating points."""
     modes = search_modes(batch, starts, rng)
     slopes = _slopes(batch, starts)
     kept: list[Line] = []
-    crowded = [False] * len(batch)
-    for row in range(len(batch)):
+    found = [Remainder() for _ in range(len(batch))]
+    for row, beside in enumerate(found):
         own = [Line(m.owner, m.way, m.alpha, m.distance) for m in modes if m.owner == row and math.isfinite(m.distance)]
-        some, crowded[row] = _prune(own, [line for group in slopes[row] for line in _typical(group, own, row)])
+        typical = [_typical(group, own, row) for group in slopes[row]]
+        beside.astray = [group.points for group, line in zip(slopes[row], typical, strict=True) if line is None]
+        some, beside.crowded = _prune(own, [line for line in typical if line is not None])
         kept += some
-    return kept, crowded
+    return kept, found
 
 
 @dataclass(frozen=True)
@@ -158,7 +165,7 @@ def _parted(group: _Slopes) -> list[_Slopes]:
     return [group]
 
 
-def _typical(group: _Slopes, searched: Sequence[Line], row: int) -> list[Line]:
+def _typical(group: _Slopes, searched: Sequence[Line], row: int) -> Line | None:
     """The line that suits a group best, if any does: along the mean of its slopes, or one that was searched for.
 
     The nearest violation shows the way to all others only where the region is flat. In a curved one slopes differ from
@@ -169,18 +176,10 @@ def _typical(group: _Slopes, searched: Sequence[Line], row: int) -> list[Line]:
     cosines = (others @ torch.stack(directions).mT).mean(0)
     best = int(cosines.argmax())
     if float(cosines[best]) < _COHERENT:
-        return []
+        return None
     alpha = unit(group.slopes.mean(0)) if best == 0 else directions[best]
-    return [
-        Line(
-            row,
-            group.way,
-            alpha,
-            float((group.points @ alpha).median()),
-            typical=float(cosines[best]),
-            points=group.points,
-        )
-    ]
+    distance = float((group.points @ alpha).median())
+    return Line(row, group.way, alpha, distance, typical=float(cosines[best]), points=group.points)
 
 
 def _prune(lines: list[Line], typical: list[Line]) -> tuple[list[Line], bool]:

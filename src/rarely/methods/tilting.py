@@ -38,7 +38,7 @@ _LOOK = 20  # part of the longest chains that tells whether even they would be t
 _CHUNK = 16  # moves between two looks at the clock
 _CLOSE = 1.2  # times the error aimed at that ends it early: the error is known to a quarter
 _DEARER = 2.0  # times the calls that another method is forecast to need, from which it is given up
-_EACH = 6000  # calls for each nat of log p at an error of 0.1, on convolutional networks
+_EACH = 6000  # calls for each nat of log p at an error of 0.1, at least, on convolutional networks
 
 
 @dataclass(frozen=True)

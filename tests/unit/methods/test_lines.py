@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rarely import Execution, Gaussian, LineSampling, Outcome, Problem, estimate
 from rarely.core.batch import Batch
-from rarely.core.evidence import Found, Number
+from rarely.core.evidence import Found, Number, Searched
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.methods.beside import climb
@@ -22,7 +22,7 @@ from rarely.methods.lined import LinedRegion
 from rarely.methods.lines import Line, stack_lines
 from rarely.methods.roots import HIGH, LOW, find_roots, search_directions
 from rarely.methods.tempering import Lines, temper
-from rarely.methods.unseen import compare
+from rarely.methods.unseen import compare, foreign
 
 
 def make(d: int, score: Callable[[Tensor], Tensor]) -> Batch:
@@ -397,3 +397,37 @@ def test_steps_do_not_hide_where_lines_enter(above: float) -> None:
         assert one.stepped, "the first guess was past the entry, and nothing that follows from it is kept"
     # Roots lie in brackets of 0.03; what that is in log p follows from the hazard at 4.
     assert abs(one.log_mean - float(stats.norm.logsf(4.0))) < 4.3 * 0.015
+
+
+@pytest.mark.parametrize("beyond", [3.6, 7.5])
+@pytest.mark.parametrize("waves", [4, 8])
+def test_where_known_violations_are_rough_only_lines_that_lead_to_more_are_drawn(waves: int, beyond: float) -> None:
+    """A plane on the other side holds most of p, or next to nothing. Eight waves leave no direction that suits them."""
+
+    def rough(x: Tensor) -> Tensor:
+        return x[:, 0] + torch.sin(3 * x[:, 1 : 1 + waves]).sum(1) - waves - 2.5
+
+    batch = make(20, lambda x: torch.maximum(rough(x), -x[:, 10] - beyond))
+    z = torch.randn(400_000, 20, generator=torch.Generator().manual_seed(5))
+    z[:, 0] += 4.0
+    known = z[rough(z) >= 0][:300]
+    run, held = LineSampling().lines(batch, [known], Rng(4), None, [-9.5]), []
+    while not held:
+        try:
+            next(run)
+        except StopIteration as done:
+            held = done.value
+    (region,) = held
+    drawn = [float(-own.alpha[10]) for own in region.lines if own.rounds]
+    curved, astray, said = region.curved, bool(region.astray), region.evidence("lines", 0)[0]  # short in messages
+    assert curved
+    assert astray == (waves == 8)
+    assert int(batch.calls()[0]) < 20_000
+    assert any(cosine > 0.99 for cosine in drawn) == (beyond == 3.6)
+    if beyond == 3.6:
+        assert isinstance(said, Number)
+        assert "too many directions" in said.doubt
+        assert said.log_prob >= stats.norm.logsf(3.6) - 0.2
+        assert "where it has no violation" in foreign(region, -9.5, known)
+    elif not drawn:
+        assert isinstance(said, Searched)
