@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.backward import backward
+from rarely.bounds.boxes import halves
 from rarely.bounds.graph import Graph
-from rarely.bounds.inputsplit import halves
 from rarely.bounds.ledger import Ledger
 from rarely.bounds.operators import Interval
 from rarely.bounds.region import BoxRegion

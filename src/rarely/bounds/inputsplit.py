@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rarely.bounds.backward import Propagated, backward
+from rarely.bounds.boxes import Boxes, Rest, halves
 from rarely.bounds.clip import clipped
 from rarely.bounds.crown import propagate
 from rarely.bounds.graph import Graph, chunks
@@ -47,14 +48,6 @@ def cut_scores(state: Propagated, A: Tensor, seen: dict[int, Tensor], slope: flo
     return total * (state.region.high - state.region.low).flatten(1)
 
 
-def halves(low: Tensor, high: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
-    """Both halves of each flat box (N, n) along its axis (N,): (2 N, n), the halves of a box side by side."""
-    middle = ((low + high) / 2).gather(1, axis.unsqueeze(1))
-    tops = torch.stack([high.scatter(1, axis.unsqueeze(1), middle), high], 1)
-    bottoms = torch.stack([low, low.scatter(1, axis.unsqueeze(1), middle)], 1)
-    return bottoms.flatten(0, 1), tops.flatten(0, 1)
-
-
 @dataclass
 class Ascents:
     """Whether optimising slopes closes boxes that plain bounds leave open: it costs as much as `steps` of those."""
@@ -75,27 +68,6 @@ class Ascents:
         self.tried += len(before)
         self.won += int((before & ~after).sum())
         self.again = 2 * self.asked
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """Sub-problems: the problem of each, its box, and upper bounds on its score, as the network runs and in reals.
-
-    Also which polytopes a violation in it might be in.
-    """
-
-    owner: Tensor  # (N,)
-    low: Tensor  # (N, n)
-    high: Tensor
-    reach: Tensor  # (N,)
-    real: Tensor  # (N,)
-    live: Tensor  # (N, P)
-
-    def pick(self, index: Tensor | slice) -> Boxes:
-        return Boxes(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.owner)
 
 
 @dataclass(frozen=True)
@@ -141,34 +113,52 @@ def bound_boxes(graph: Graph, box: BoxRegion, spec: Spec, live: Tensor, ascents:
     return Bounds(best, real, least, most, room, cuts, plain.A)
 
 
-def _joined(parts: Sequence[Boxes], like: Boxes) -> Boxes:
-    return Boxes(*(torch.cat([getattr(p, f.name) for p in (like.pick(slice(0)), *parts)]) for f in fields(like)))
-
-
 def decide_by_inputs(
     graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 8, room: int = 2**20, boxes: int | None = None
 ) -> str:
     """Halve boxes, breadth first over all open problems at once, until all are decided or time or boxes are spent.
 
     Boxes that are closed in real arithmetic only wait until nothing else is left. Then they are halved as well, but no
-    longer than everything before them took. Returns why problems are still open, or nothing.
+    longer than everything before them took. Returns why problems are still open, or nothing; the ledger knows the rest.
     """
-    owner = ledger.todo.nonzero().squeeze(1)
-    low, high = ledger.region.low[owner].flatten(1), ledger.region.high[owner].flatten(1)
-    live = torch.ones(len(owner), ledger.spec.count, dtype=torch.bool, device=low.device)
-    start = Boxes(owner, low, high, *(torch.full_like(low[:, 0], torch.inf),) * 2, live)
+    start, waiting = _begun(ledger)
+    low = start.low
     # Coefficients of one chunk should stay in the cache of a CPU; a GPU wants them large.
     size = max(16, room * (64 if low.is_cuda else 1) // (2 * graph.widest * min(graph.widest, 512)))
     most = math.inf if boxes is None else boxes * len(ledger.boxes)
-    waiting: list[Boxes] = []
     ascents = Ascents(steps)
     told = _halve(graph, ledger, start, size, ascents, deadline, most, waiting)
-    later = _joined(waiting, start)
+    later = start.pick(slice(0)).joined(waiting)
     later = later.pick(ledger.open[later.owner] & (ledger.in_reals[later.owner] < 0))
     if len(later):
         most = min(most, 2 * int(ledger.boxes.sum()) + _PATIENCE)
         _halve(graph, ledger, later, size, ascents, deadline, most, None)
     return told
+
+
+def _begun(ledger: Ledger) -> tuple[Boxes, list[Boxes]]:
+    """The boxes of all problems to be decided, and those that wait, going on where an earlier attempt stopped."""
+    owner = ledger.todo.nonzero().squeeze(1)
+    low, high = ledger.region.low[owner].flatten(1), ledger.region.high[owner].flatten(1)
+    whole = Boxes.whole(owner, low, high, ledger.spec.count)
+    rests = {p: rest for p in owner.tolist() if (rest := ledger.rests[p]) is not None}
+    fresh = torch.tensor([p not in rests for p in owner.tolist()], dtype=torch.bool, device=owner.device)
+    todo, waiting = list[Boxes](), list[Boxes]()
+    for p, rest in rests.items():
+        ledger.closed[p] = max(float(ledger.closed[p]), rest.closed)
+        ledger.boxes[p] += rest.boxes
+        for some, boxes in ((todo, rest.todo), (waiting, rest.waiting)):
+            some.append(replace(boxes, owner=torch.full_like(boxes.owner, p)))
+    return whole.pick(fresh).joined(todo), waiting
+
+
+def _pause(ledger: Ledger, todo: Boxes, waiting: Sequence[Boxes]) -> None:
+    """Keep what is left of the problems that are open."""
+    later = todo.pick(slice(0)).joined(waiting)
+    for p in set(todo.owner.tolist()):
+        if bool(ledger.open[p]):
+            own = todo.pick(todo.owner == p), later.pick(later.owner == p)
+            ledger.rests[p] = Rest(*own, float(ledger.closed[p]), int(ledger.boxes[p]))
 
 
 def _halve(
@@ -183,22 +173,26 @@ def _halve(
 ) -> str:
     """Bound boxes and halve those left open; `waiting` receives what is closed in real arithmetic only."""
     while len(work):
-        parts = []
+        parts = list[Boxes]()
         for part in chunks(len(work), size):
             here = work.pick(part)
             if time.monotonic() > deadline:
+                if waiting is not None:
+                    _pause(ledger, work.pick(slice(part.start, None)).joined(parts), waiting)
                 return "out of time"
             if bool((live := ledger.open[here.owner]).any()):
                 parts.append(_process(graph, ledger, here.pick(live), ascents, deadline, waiting))
-        left = _joined(parts, work)
+        left = work.pick(slice(0)).joined(parts)
         for problem in set(work.owner.tolist()) - set(left.owner.tolist()):
             if bool(ledger.open[problem]):
                 _settle(ledger, problem, waiting or [])
         if not len(left):
             return ""
-        rest = _joined([left, *(waiting or [])], left)
+        rest = left.joined(waiting or [])
         ledger.hope(rest.owner, rest.reach)
         if int(ledger.boxes.sum()) >= most:
+            if waiting is not None:
+                _pause(ledger, left, waiting)
             return "out of boxes"
         if not bool((left.high > left.low).any(1).all()):
             return "a box as small as floating point allows remains undecided"
