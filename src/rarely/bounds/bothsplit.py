@@ -7,20 +7,34 @@ input once takes a bound from -16 to -1.1, and the bounds of a half take half as
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rarely.bounds.backward import backward
+from rarely.bounds.boxes import halves
 from rarely.bounds.graph import Graph
-from rarely.bounds.inputsplit import halves
 from rarely.bounds.ledger import Ledger
+from rarely.bounds.operators import Interval
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.relusplit import bounds_at_root, decide_from, proved_plainly
 
-# Times as long as the bounds of a box took that its tree of ReLUs may take before it is halved: the whole, and parts.
-_PATIENCE, _MORE = 0.3, 2.0
+# Times as long as the bounds of a box took, what its tree of ReLUs may take: where halving is what helps, and where the
+# last halving left more than a half of how far a violation is in reach.
+_SHORT, _LONG, _LITTLE = 0.3, 2.0, 0.5
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A box that is open: its ends (1, *event), and what the box that it is a half of knows."""
+
+    low: Tensor
+    high: Tensor
+    known: dict[int, Interval]  # bounds on all nodes
+    reach: float  # upper bound on the score before any ReLU was split
 
 
 def decide_by_both(graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 12) -> str:
@@ -33,15 +47,48 @@ def decide_by_both(graph: Graph, ledger: Ledger, deadline: float, *, steps: int 
 
 
 def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, steps: int) -> str:
+    """What is closed in real arithmetic only is halved in the end, for no longer than everything before took."""
+    begin = time.monotonic()
+    whole = ledger.region.pick(torch.tensor([problem], device=ledger.open.device))
+    waiting: list[_Part] = []
+    reals: list[float] = []
+    reason = _search(
+        graph, ledger, problem, [_Part(whole.low, whole.high, {}, math.inf)], deadline, steps, waiting, reals
+    )
+    if reason or not ledger.open[problem]:
+        return reason
+    if reals:
+        ledger.proved_in_reals(problem, max(reals))
+        until = min(deadline, 2 * time.monotonic() - begin)
+        if _search(graph, ledger, problem, waiting, until, steps, None, reals):
+            return ""
+    if bool(ledger.open[problem]):
+        ledger.proved(problem)
+    return ""
+
+
+def _search(
+    graph: Graph,
+    ledger: Ledger,
+    problem: int,
+    stack: list[_Part],
+    deadline: float,
+    steps: int,
+    waiting: list[_Part] | None,
+    reals: list[float],
+) -> str:
+    """Close boxes, depth first, or say why not. The halves of those closed in real arithmetic only are for later.
+
+    Where nothing is `waiting` any more they are halved like others.
+    """
     who = torch.tensor([problem], device=ledger.open.device)
-    whole = ledger.region.pick(who)
-    stack, reals, patience = [(whole.low, whole.high)], [], _PATIENCE
     while stack:
         if time.monotonic() > deadline:
             return "out of time"
-        low, high = stack.pop()
-        part = Ledger(ledger.network, ledger.dtype, BoxRegion(low, high), ledger.spec.pick(who), ledger.arithmetic)
-        axis, patience = _bounded(graph, part, deadline, steps, patience), _MORE
+        here = stack.pop()
+        region = BoxRegion(here.low, here.high)
+        part = Ledger(ledger.network, ledger.dtype, region, ledger.spec.pick(who), ledger.arithmetic)
+        halved = _bounded(graph, part, deadline, steps, here)
         ledger.boxes[problem] += part.boxes[0]
         ledger.replays[problem] += part.replays[0]
         found = part.proofs[0]
@@ -50,29 +97,32 @@ def _decide_one(graph: Graph, ledger: Ledger, problem: int, deadline: float, ste
             return ""
         if found is not None:
             ledger.close(who, part.closed)
-        elif bool(part.in_reals[0] < 0):
+            continue
+        if waiting is not None and bool(part.in_reals[0] < 0):
             reals.append(float(part.in_reals[0]))
+            waiting += halved
+        elif all(torch.equal(half.high, here.high) for half in halved):
+            return "a box as small as floating point allows remains undecided"
         else:
-            flat = halves(low.flatten(1), high.flatten(1), axis)
-            ends = [end.reshape(2, *low.shape[1:]) for end in flat]
-            if bool((ends[0] == low).all() & (ends[1] == high).all()):
-                return "a box as small as floating point allows remains undecided"
-            stack += [(ends[0][k : k + 1], ends[1][k : k + 1]) for k in (0, 1)]
-    if reals:
-        ledger.proved_in_reals(problem, max(reals))
-    else:
-        ledger.proved(problem)
+            stack += halved
     return ""
 
 
-def _bounded(graph: Graph, part: Ledger, deadline: float, steps: int, patience: float) -> Tensor:
-    """Bounds of a box and, if they do not close it, a short search; gives the input (1,) to halve, widest in effect."""
+def _bounded(graph: Graph, part: Ledger, deadline: float, steps: int, here: _Part) -> list[_Part]:
+    """Bounds of a box and, if they do not close it, a search on its ReLUs; gives its halves along the input widest in
+    effect.
+    """
     begin = time.monotonic()
-    state = bounds_at_root(graph, part.region, deadline)
+    state = bounds_at_root(graph, part.region, deadline, known=here.known)
     plain = time.monotonic() - begin
-    if not proved_plainly(part, torch.zeros(1, dtype=torch.long, device=part.open.device), state):
-        until = min(deadline, time.monotonic() + patience * plain)
-        decide_from(graph, part, 0, until, plain, steps, state)
+    if proved_plainly(part, torch.zeros(1, dtype=torch.long, device=part.open.device), state):
+        return []
+    reach = float(part.pending[0])
+    patience = _SHORT if reach <= _LITTLE * here.reach else _LONG
+    decide_from(graph, part, 0, min(deadline, time.monotonic() + patience * plain), plain, steps, state)
     with torch.no_grad():
         slopes = backward(state, graph.output, part.spec.C).A.abs().sum(1)
-    return (slopes * (part.region.high - part.region.low).flatten(1)).argmax(1)
+    low, high = here.low.flatten(1), here.high.flatten(1)
+    ends = halves(low, high, (slopes * (high - low)).argmax(1))
+    known, shape = dict(enumerate(state.bounds)), here.low.shape
+    return [_Part(ends[0][k].reshape(shape), ends[1][k].reshape(shape), known, reach) for k in (0, 1)]

@@ -29,6 +29,7 @@ def decide(
     *,
     graph: Graph | None = None,
     boxes: int | None = None,
+    earlier: Sequence[Proof] = (),
 ) -> list[Proof]:
     """Decide a batch of problems that share one network; see `decide_boxes`."""
     deadline = time.monotonic() + timeout
@@ -41,6 +42,8 @@ def decide(
         return [Proof("unknown", math.inf, 0, reason=f"no proof: {reason}")] * len(region.low)
     spec = spec_of(outputs, graph.classes, len(region.low), anchor.device)
     ledger = Ledger(module, anchor.dtype, region, spec, graph.arithmetic.name)
+    if earlier:
+        ledger.rests = [proof.rest for proof in earlier]
     few, told = region.low[0].numel() <= HALVED, ""
     with one_thread_if_small(graph):
         if isinstance(region, BallRegion) or (graph.relus and not few):
@@ -61,6 +64,7 @@ def decide_boxes(
     *,
     graph: Graph | None = None,
     boxes: int | None = None,
+    earlier: Sequence[Proof] = (),
 ) -> list[Proof]:
     """Is there a violation in each box low <= x <= high, both (B, *event)?
 
@@ -70,11 +74,12 @@ def decide_boxes(
     where that is "real", in real arithmetic only. "violated" comes with a point met on the way, in the network's own
     precision, that the network itself was run on; `rarely.verify` looks for one first. `boxes` ends
     the halving of inputs by its work, on average per problem, so that with an infinite timeout no clock has a say.
+    `earlier`: what was said of the same problems before; the halving of inputs goes on from there.
     """
     if low.shape != high.shape or low.ndim < 2 or not bool((low <= high).all()):
         raise InputError("boxes need low <= high of equal shape (B, *event)")
     region = BoxRegion(low.to(torch.float64), high.to(torch.float64))
-    return decide(module, region, outputs, timeout, graph=graph, boxes=boxes)
+    return decide(module, region, outputs, timeout, graph=graph, boxes=boxes, earlier=earlier)
 
 
 def decide_balls(

@@ -11,19 +11,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rarely.bounds.backward import Propagated, backward
+from rarely.bounds.boxes import Boxes, Rest, halves
+from rarely.bounds.clip import clipped
 from rarely.bounds.crown import propagate
 from rarely.bounds.graph import Graph, chunks
 from rarely.bounds.ledger import Ledger
+from rarely.bounds.operators import TINY
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Spec
 
+_ROOM = 1024  # of the largest score in a box, what is cut off stays below zero by such a part
 _PATIENCE = 256  # boxes that may be halved, at least, for a proof that holds in more than real arithmetic
 
 
@@ -44,14 +48,6 @@ def cut_scores(state: Propagated, A: Tensor, seen: dict[int, Tensor], slope: flo
     return total * (state.region.high - state.region.low).flatten(1)
 
 
-def halves(low: Tensor, high: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
-    """Both halves of each flat box (N, n) along its axis (N,): (2 N, n), the halves of a box side by side."""
-    middle = ((low + high) / 2).gather(1, axis.unsqueeze(1))
-    tops = torch.stack([high.scatter(1, axis.unsqueeze(1), middle), high], 1)
-    bottoms = torch.stack([low, low.scatter(1, axis.unsqueeze(1), middle)], 1)
-    return bottoms.flatten(0, 1), tops.flatten(0, 1)
-
-
 @dataclass
 class Ascents:
     """Whether optimising slopes closes boxes that plain bounds leave open: it costs as much as `steps` of those."""
@@ -60,30 +56,49 @@ class Ascents:
     tried: int = 0
     won: int = 0
     asked: int = 0
+    again: int = 0
 
     def worth(self) -> bool:
-        """Every eighth chunk is tried whatever became of the others."""
+        """Of chunks after which that did not pay, ever fewer are tried."""
         self.asked += 1
-        return self.steps > 0 and (self.tried < 256 or 16 * self.won >= self.tried or self.asked % 8 == 0)
+        return self.steps > 0 and (self.tried < 256 or 16 * self.won >= self.tried or self.asked >= self.again)
 
     def count(self, before: Tensor, after: Tensor) -> None:
-        self.tried += int(before.sum())
+        """A chunk's boxes that were open, and those that are still; all of the chunk have cost."""
+        self.tried += len(before)
         self.won += int((before & ~after).sum())
+        self.again = 2 * self.asked
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is known of a chunk of boxes: of each polytope the largest row value that is proved, also in the reals."""
+
+    best: Tensor  # (B, P)
+    real: Tensor  # (B, P)
+    low: Tensor  # (B, n), of the part that may hold a violation
+    high: Tensor
+    room: Tensor  # (B,), the score outside of that part is less than its negative
+    cuts: Tensor  # (B, n), how much halving each coordinate promises
+    A: Tensor  # (B, m, n), slopes of the rows
 
 
 @torch.no_grad()
-def bound_boxes(
-    graph: Graph, box: BoxRegion, spec: Spec, ascents: Ascents, deadline: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Per box: the largest proven row value of each polytope (B, P), the same in real arithmetic, cut scores (B, n),
-    linear slopes (B, m, n) of the distinct rows.
-    """
+def bound_boxes(graph: Graph, box: BoxRegion, spec: Spec, live: Tensor, ascents: Ascents, deadline: float) -> Bounds:
+    """Bounds for those polytopes of each box that are `live` (B, P); of others nothing is asked."""
     state = propagate(graph, box, lines=True, deadline=deadline)
     seen: dict[int, Tensor] = {}
     C, d, which = spec.distinct
     plain = backward(state, graph.output, C, seen=seen, real=True).shifted(d)
     rows = plain.lower[:, which]
-    best, real = spec.by_polytope(rows), spec.by_polytope(plain.real[:, which])
+    best, real = (spec.by_polytope(r).masked_fill(~live, torch.inf) for r in (rows, plain.real[:, which]))
+    room = (-best.amin(1) / _ROOM).clamp(min=TINY).nan_to_num(torch.inf, torch.inf)
+    owned = torch.zeros(spec.count, C.shape[1], dtype=torch.bool, device=C.device)
+    owned[spec.owner, which] = True
+    low, high = box.low.flatten(1), box.high.flatten(1)
+    least, most = clipped(low, high, plain.A, plain.b, owned, room)
+    lost = (least == torch.inf).all(2)
+    best, real = (torch.where(lost, torch.fmax(t, room.unsqueeze(1)), t) for t in (best, real))
     hard = ~(best > 0).all(1)
     if bool(hard.any()) and graph.relus and ascents.worth():
         spread = rows.std(1, keepdim=True, correction=0) + 1e-9
@@ -92,28 +107,10 @@ def bound_boxes(
         found, _, _ = ascend(state, spec.C, spec.d, spec.member, free, ascents.steps)
         best, real = torch.fmax(best, found.lower), torch.fmax(real, found.real)
         ascents.count(hard, ~(best > 0).all(1))
-    return best, real, cut_scores(state, plain.A, seen), plain.A
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """Sub-problems: the problem of each, its box, and upper bounds on its score, as the network runs and in reals."""
-
-    owner: Tensor  # (N,)
-    low: Tensor  # (N, n)
-    high: Tensor
-    reach: Tensor  # (N,)
-    real: Tensor  # (N,)
-
-    def pick(self, index: Tensor | slice) -> Boxes:
-        return Boxes(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.owner)
-
-
-def _joined(parts: Sequence[Boxes], like: Boxes) -> Boxes:
-    return Boxes(*(torch.cat([getattr(p, f.name) for p in (like.pick(slice(0)), *parts)]) for f in fields(like)))
+    gone = (best > 0).unsqueeze(2)
+    least, most = least.masked_fill(gone, torch.inf).amin(1), most.masked_fill(gone, -torch.inf).amax(1)
+    cuts = cut_scores(state, plain.A, seen) * ((most - least) / (high - low)).nan_to_num(0.0)
+    return Bounds(best, real, least, most, room, cuts, plain.A)
 
 
 def decide_by_inputs(
@@ -122,23 +119,46 @@ def decide_by_inputs(
     """Halve boxes, breadth first over all open problems at once, until all are decided or time or boxes are spent.
 
     Boxes that are closed in real arithmetic only wait until nothing else is left. Then they are halved as well, but no
-    longer than everything before them took. Returns why problems are still open, or nothing.
+    longer than everything before them took. Returns why problems are still open, or nothing; the ledger knows the rest.
     """
-    owner = ledger.todo.nonzero().squeeze(1)
-    low, high = ledger.region.low[owner].flatten(1), ledger.region.high[owner].flatten(1)
-    start = Boxes(owner, low, high, *(torch.full_like(low[:, 0], torch.inf),) * 2)
+    start, waiting = _begun(ledger)
+    low = start.low
     # Coefficients of one chunk should stay in the cache of a CPU; a GPU wants them large.
     size = max(16, room * (64 if low.is_cuda else 1) // (2 * graph.widest * min(graph.widest, 512)))
     most = math.inf if boxes is None else boxes * len(ledger.boxes)
-    waiting: list[Boxes] = []
     ascents = Ascents(steps)
     told = _halve(graph, ledger, start, size, ascents, deadline, most, waiting)
-    later = _joined(waiting, start)
+    later = start.pick(slice(0)).joined(waiting)
     later = later.pick(ledger.open[later.owner] & (ledger.in_reals[later.owner] < 0))
     if len(later):
         most = min(most, 2 * int(ledger.boxes.sum()) + _PATIENCE)
         _halve(graph, ledger, later, size, ascents, deadline, most, None)
     return told
+
+
+def _begun(ledger: Ledger) -> tuple[Boxes, list[Boxes]]:
+    """The boxes of all problems to be decided, and those that wait, going on where an earlier attempt stopped."""
+    owner = ledger.todo.nonzero().squeeze(1)
+    low, high = ledger.region.low[owner].flatten(1), ledger.region.high[owner].flatten(1)
+    whole = Boxes.whole(owner, low, high, ledger.spec.count)
+    rests = {p: rest for p in owner.tolist() if (rest := ledger.rests[p]) is not None}
+    fresh = torch.tensor([p not in rests for p in owner.tolist()], dtype=torch.bool, device=owner.device)
+    todo, waiting = list[Boxes](), list[Boxes]()
+    for p, rest in rests.items():
+        ledger.closed[p] = max(float(ledger.closed[p]), rest.closed)
+        ledger.boxes[p] += rest.boxes
+        for some, boxes in ((todo, rest.todo), (waiting, rest.waiting)):
+            some.append(replace(boxes, owner=torch.full_like(boxes.owner, p)))
+    return whole.pick(fresh).joined(todo), waiting
+
+
+def _pause(ledger: Ledger, todo: Boxes, waiting: Sequence[Boxes]) -> None:
+    """Keep what is left of the problems that are open."""
+    later = todo.pick(slice(0)).joined(waiting)
+    for p in set(todo.owner.tolist()):
+        if bool(ledger.open[p]):
+            own = todo.pick(todo.owner == p), later.pick(later.owner == p)
+            ledger.rests[p] = Rest(*own, float(ledger.closed[p]), int(ledger.boxes[p]))
 
 
 def _halve(
@@ -153,22 +173,26 @@ def _halve(
 ) -> str:
     """Bound boxes and halve those left open; `waiting` receives what is closed in real arithmetic only."""
     while len(work):
-        parts = []
+        parts = list[Boxes]()
         for part in chunks(len(work), size):
             here = work.pick(part)
             if time.monotonic() > deadline:
+                if waiting is not None:
+                    _pause(ledger, work.pick(slice(part.start, None)).joined(parts), waiting)
                 return "out of time"
             if bool((live := ledger.open[here.owner]).any()):
                 parts.append(_process(graph, ledger, here.pick(live), ascents, deadline, waiting))
-        left = _joined(parts, work)
+        left = work.pick(slice(0)).joined(parts)
         for problem in set(work.owner.tolist()) - set(left.owner.tolist()):
             if bool(ledger.open[problem]):
                 _settle(ledger, problem, waiting or [])
         if not len(left):
             return ""
-        rest = _joined([left, *(waiting or [])], left)
+        rest = left.joined(waiting or [])
         ledger.hope(rest.owner, rest.reach)
         if int(ledger.boxes.sum()) >= most:
+            if waiting is not None:
+                _pause(ledger, left, waiting)
             return "out of boxes"
         if not bool((left.high > left.low).any(1).all()):
             return "a box as small as floating point allows remains undecided"
@@ -188,27 +212,32 @@ def _settle(ledger: Ledger, problem: int, waiting: Sequence[Boxes]) -> None:
 def _process(
     graph: Graph, ledger: Ledger, boxes: Boxes, ascents: Ascents, deadline: float, waiting: list[Boxes] | None
 ) -> Boxes:
-    """Bound one chunk of boxes; gives the halves of those left open."""
+    """Bound one chunk of boxes; gives the halves of what is left of those still open."""
     owner, shape = boxes.owner, (-1, *graph.input_shape)
     box = BoxRegion(boxes.low.reshape(shape), boxes.high.reshape(shape))
-    spec = ledger.spec.pick(owner)
-    best, real, cuts, A = bound_boxes(graph, box, spec, ascents, deadline)
+    asked = boxes.live.any(0).nonzero().squeeze(1)
+    spec = ledger.spec.pick(owner).only(asked)
+    found = bound_boxes(graph, box, spec, boxes.live[:, asked], ascents, deadline)
     ledger.count(owner)
-    _try_points(graph, ledger, owner, box, spec, A)
-    reach = -best.amin(1)  # upper bound on the score in this box
+    _try_points(graph, ledger, owner, box, spec, found.A)
+    out = found.best > 0
+    reach = -found.best.amin(1)  # upper bound on the score in this box
     done = reach < 0
-    ledger.close(owner[done], reach[done])
+    # Polytopes that are out of reach are not asked about again, nor is what was cut off.
+    ledger.close(owner, -found.best.masked_fill(~out, torch.inf).amin(1))
+    ledger.close(owner[~done], -found.room[~done])
+    live = boxes.live.index_copy(1, asked, boxes.live[:, asked] & ~out)
     keep = ~done & ledger.open[owner]
-    boxes = replace(boxes, reach=reach, real=-real.amin(1))
+    boxes = Boxes(owner, found.low, found.high, reach, -found.real.amin(1), live)
     if waiting is not None:
         later = keep & (boxes.real < 0)
         waiting.append(boxes.pick(later))
         keep = keep & ~later
     left = boxes.pick(keep)
-    axis = torch.where(left.high - left.low > 0, cuts[keep], -torch.inf).argmax(1)
+    axis = torch.where(left.high - left.low > 0, found.cuts[keep], -torch.inf).argmax(1)
     low, high = halves(left.low, left.high, axis)
-    owner, reach, least = (t.repeat_interleave(2) for t in (left.owner, left.reach, left.real))
-    return Boxes(owner, low, high, reach, least)
+    twice = left.pick(torch.arange(len(left), device=owner.device).repeat_interleave(2))
+    return replace(twice, low=low, high=high)
 
 
 @torch.no_grad()

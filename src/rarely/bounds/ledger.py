@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from rarely.bounds.boxes import Rest
 from rarely.bounds.region import BallRegion, Region
 from rarely.bounds.spec import Spec
 from rarely.core.evidence import REAL
@@ -34,6 +35,7 @@ class Proof:
     reason: str = ""
     calls: int = 0  # of the network: candidates that were replayed
     arithmetic: str = ""  # of what is proved: "float32" and the like, or "real"
+    rest: Rest | None = field(default=None, repr=False, compare=False)  # what a longer attempt goes on with
 
 
 class Ledger:
@@ -51,6 +53,7 @@ class Ledger:
         self.pending = torch.full_like(self.closed, torch.inf)
         # The same for problems all of whose sub-problems are closed, some in real arithmetic only.
         self.in_reals = torch.full_like(self.closed, torch.inf)
+        self.rests: list[Rest | None] = [None] * count
 
     @property
     def todo(self) -> Tensor:
@@ -125,8 +128,9 @@ class Ledger:
         for p in (self.open & (self.in_reals < 0)).nonzero().squeeze(1).tolist():
             self.proofs[p] = self._proof(p, float(self.in_reals[p]), REAL)
         best = torch.maximum(self.pending, self.closed).tolist()
+        boxes, calls = self.boxes.tolist(), self.replays
         return [
-            proof or Proof("unknown", best[p], int(self.boxes[p]), reason=reason, calls=self.replays[p])
+            proof or Proof("unknown", best[p], boxes[p], reason=reason, calls=calls[p], rest=self.rests[p])
             for p, proof in enumerate(self.proofs)
         ]
 

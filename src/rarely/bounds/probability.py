@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from rarely.bounds.backward import backward
+from rarely.bounds.boxes import halves
 from rarely.bounds.crown import propagate
 from rarely.bounds.graph import Graph, Unprovable, chunks, one_thread_if_small
-from rarely.bounds.inputsplit import cut_scores, halves
+from rarely.bounds.inputsplit import cut_scores
 from rarely.bounds.measure import Measure
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, Spec, spec_of

@@ -139,10 +139,12 @@ def prove_all(
     boxes: int | None = None,
     quick: bool = False,
     graphs: Graphs | None = None,
+    earlier: Sequence[Proof] = (),
 ) -> list[Proof]:
     """As `prove`, problems that share a network as one batch. `seconds` are for all of them.
 
     `boxes` ends the halving of inputs by work. `quick`: in many dimensions one linear bound each and no more.
+    `earlier`: what was said of these problems before, to go on from while neither they nor their networks change.
     """
     graphs = graphs or Graphs()
     proofs: list[Proof] = [Proof("unknown", math.inf, 0)] * len(problems)
@@ -163,8 +165,8 @@ def prove_all(
         groups.setdefault(question.kind, []).append(i)
     for number, rows in enumerate(groups.values()):
         share = max(0.0, deadline - time.monotonic()) / (len(groups) - number)
-        some = [questions[i] for i in rows]
-        for i, proof in zip(rows, _decided(some, share, boxes, quick, graphs), strict=True):
+        some, before = [questions[i] for i in rows], [earlier[i] for i in rows] if earlier else []
+        for i, proof in zip(rows, _decided(some, share, boxes, quick, graphs, before), strict=True):
             if proof.status == "violated":
                 possible, calls = _possible(questions[i].problem, proof), proof.calls + 1
                 no_witness = Proof("unknown", math.inf, proof.boxes, reason=_NO_WITNESS)
@@ -174,7 +176,12 @@ def prove_all(
 
 
 def _decided(
-    questions: Sequence[Question], seconds: float, boxes: int | None, quick: bool, graphs: Graphs
+    questions: Sequence[Question],
+    seconds: float,
+    boxes: int | None,
+    quick: bool,
+    graphs: Graphs,
+    earlier: Sequence[Proof],
 ) -> list[Proof]:
     first = questions[0]
     low, high = (torch.stack([getattr(q, side) for q in questions]).double() for side in ("low", "high"))
@@ -188,7 +195,7 @@ def _decided(
         if quick and low[0].numel() > SEARCHED:
             return _bounded(graph, BoxRegion(low, high), outputs)
         if first.ball is None:
-            return decide_boxes(first.module, low, high, outputs, seconds, graph=graph, boxes=boxes)
+            return decide_boxes(first.module, low, high, outputs, seconds, graph=graph, boxes=boxes, earlier=earlier)
         balls = [q.ball for q in questions if q.ball is not None]
         centres, radii = torch.stack([centre for centre, _ in balls]), torch.tensor([radius for _, radius in balls])
         return decide_balls(first.module, centres, radii.double(), outputs, seconds, graph=graph)

@@ -33,6 +33,11 @@ class Spec:
             return self
         return Spec(self.C[problem], self.d[problem], self.owner, self.count)
 
+    def only(self, polytopes: Tensor) -> Spec:
+        """The rows of some polytopes, which are numbered anew."""
+        row, owner = (self.owner.unsqueeze(1) == polytopes).nonzero().unbind(1)
+        return Spec(self.C[:, row], self.d[:, row], owner, len(polytopes))
+
     @cached_property
     def distinct(self) -> tuple[Tensor, Tensor, Tensor]:
         """C and d without rows that several polytopes share, and which of these each row is, (m,)."""

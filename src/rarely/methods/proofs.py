@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -21,6 +21,17 @@ _NAME = "bounds"
 _SHARE = 0.4  # of the seconds that are left
 
 
+@dataclass
+class Attempts:
+    """Earlier attempts on problems of one run, by their numbers: a longer one goes on where they stopped."""
+
+    graphs: Graphs = field(default_factory=Graphs)
+    proofs: dict[int, Proof] = field(default_factory=dict)
+
+
+_NONE = Proof("unknown", math.inf, 0)
+
+
 @dataclass(frozen=True)
 class Proofs:
     """Try to prove that nothing violates, for `seconds`; what violates and is met on the way is a witness.
@@ -32,6 +43,7 @@ class Proofs:
     boxes: int | None = None
     quick: bool = False
     share: float = _SHARE  # of the seconds that are left, at most
+    attempts: Attempts = field(default_factory=Attempts)
 
     @property
     def at_once(self) -> int:
@@ -41,12 +53,17 @@ class Proofs:
         return 0.0
 
     def run(self, batch: Batch, rng: Rng) -> Run:
-        spend, graphs = batch.spend, Graphs()
+        spend, graphs = batch.spend, self.attempts.graphs
         seconds = min(math.inf if self.boxes is not None else self.seconds, self.share * spend.left_seconds)
-        problems = [batch.problems[row] for row in batch.rows.tolist()]
-        proofs = prove_all(problems, seconds, boxes=self.boxes, quick=self.quick, graphs=graphs)
+        rows, before = batch.rows.tolist(), graphs.calls
+        problems, earlier = (
+            [batch.problems[row] for row in rows],
+            [self.attempts.proofs.get(row, _NONE) for row in rows],
+        )
+        proofs = prove_all(problems, seconds, boxes=self.boxes, quick=self.quick, graphs=graphs, earlier=earlier)
+        self.attempts.proofs.update(zip(rows, proofs, strict=True))
         calls = torch.tensor([proof.calls for proof in proofs])
-        calls[0] += graphs.calls
+        calls[0] += graphs.calls - before
         spend.count(
             torch.zeros_like(spend.evaluations).index_add_(0, batch.rows, calls), torch.zeros_like(spend.gradients)
         )

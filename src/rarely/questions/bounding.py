@@ -59,7 +59,10 @@ class Bounding:
         yield from learn(Attack(), batch, cases, goal, rng)
 
     def prove(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        first = Proofs(self.proof_seconds, self.proof_boxes, quick=True, share=min(goal.patience, 1 - goal.patience))
+        share = min(goal.patience, 1 - goal.patience)
+        first = Proofs(self.proof_seconds, self.proof_boxes, quick=True, share=share, attempts=cases[0].attempts)
+        for case in cases:
+            case.attempts = first.attempts
         yield from learn(first, batch, cases, goal, rng)
 
     def bracketable(self, batch: Batch, case: Case, goal: Goal) -> bool:
@@ -101,7 +104,8 @@ class Bounding:
 
     def prove_longer(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         yield from learn(Attack(), batch, cases, goal, rng)
-        longer = Proofs(self.proof_seconds * len(cases), share=goal.patience)  # so many for each of them
+        seconds = self.proof_seconds * len(cases)  # so many for each of them
+        longer = Proofs(seconds, share=goal.patience, attempts=cases[0].attempts)
         yield from learn(longer, batch, cases, goal, rng)
 
     def boxed(self, batch: Batch, case: Case, goal: Goal) -> bool:

@@ -18,6 +18,7 @@ from rarely.methods.base import Estimator, Progress
 from rarely.methods.compass import Compass
 from rarely.methods.islands import Island
 from rarely.methods.lined import LinedRegion
+from rarely.methods.proofs import Attempts
 from rarely.questions.conclude import Belief, apart, believe
 
 Work = Generator[Progress, None, None]
@@ -74,6 +75,7 @@ class Case:
     compass: Compass | None = None  # what populations know of the direction in which scores rise
     scale: int = 1  # size of the last populations over the referee's
     cost: int = 0  # calls of the referee
+    attempts: Attempts = field(default_factory=Attempts)  # to prove it and the others of its batch
     _believed: tuple[int, Belief] | None = field(default=None, repr=False)
 
     @property

@@ -115,6 +115,27 @@ def test_both_ways_to_split_agree_where_both_work(split):
                 assert verdict.status == wanted
 
 
+@pytest.mark.parametrize("most", [1, 8, 20])
+def test_a_longer_attempt_goes_on_where_the_first_stopped(most):
+    module = _mlp(5, width=4, hidden=24, out=1)
+    low, high = -torch.ones(3, 4), torch.ones(3, 4)
+    with torch.no_grad():
+        top = module(torch.rand(100_000, 4) * 2 - 1).max()
+    A, far = torch.tensor([[-1.0]]).expand(3, 1, 1), torch.tensor([[-0.01], [5.0], [-0.02]])  # the second is violated
+    outputs = [(A, far - top)]
+    whole = decide_boxes(module, low, high, outputs, 20.0)
+    first = decide_boxes(module, low, high, outputs, 20.0, boxes=most)
+    assert any(proof.rest is not None for proof in first)
+    second = decide_boxes(
+        module, low[[2, 0]], high[[2, 0]], [(A[:2], far[[2, 0]] - top)], 20.0, earlier=[first[2], first[0]]
+    )
+    for proof, before, alone in zip(second, (first[2], first[0]), (whole[2], whole[0]), strict=True):
+        assert proof.status == alone.status == "proved"
+        assert before.status == "proved" or proof.boxes > before.boxes
+        assert before.status == "proved" or proof.boxes < alone.boxes + before.boxes  # no box is bounded twice
+        assert proof.bound < 0
+
+
 def test_high_dimension_uses_relu_splits_and_balls():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(40, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2)).eval()

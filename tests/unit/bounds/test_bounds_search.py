@@ -20,6 +20,7 @@ from rarely.bounds import BoxRegion, Graph, Unprovable, bothsplit, build, decide
 from rarely.bounds.backward import Propagated, backward
 from rarely.bounds.crown import propagate
 from rarely.bounds.domains import Domains, Root, children
+from rarely.bounds.layers.dense import Dense
 from rarely.bounds.ledger import Ledger
 from rarely.bounds.relusplit import bounds_at_root
 from rarely.bounds.single import lowered, outward
@@ -126,6 +127,20 @@ def _wrong(seed: int, free: bool = False) -> bool:
     return False
 
 
+def test_many_outputs_of_few_inputs_are_summed_in_float64_and_charged_as_little() -> None:
+    """3,000 coefficients for each of 4 inputs: a sum in float32 may be off by 3,000 roundings, this one by one."""
+    torch.manual_seed(0)
+    dense = lowered(build(nn.Linear(4, 3000), (4,)))
+    assert dense is not None
+    (op,) = (node.op for node in dense.nodes if isinstance(node.op, Dense))
+    A = torch.randn(1, 2, 3000)
+    terms = op.terms(torch.ones(1, 4))
+    assert terms.back == 1
+    exact = A.double() @ op.weight.double()
+    size = A.abs().double() @ op.weight.abs().double()
+    assert bool(((op.transpose(A)[0].double() - exact).abs() <= size * operators.gamma(1, torch.float32)).all())
+
+
 def test_no_bound_on_a_nasty_network_by_float32_and_forms_is_wrong() -> None:
     assert [seed for seed in range(300) if _wrong(seed)] == []
 
@@ -214,8 +229,8 @@ def test_relus_are_split_where_few_inputs_feed_wide_layers(monkeypatch: pytest.M
 @pytest.mark.parametrize("seed", range(4))
 def test_boxes_and_relus_split_together_decide_what_a_grid_knows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No time for ReLUs in a box before it is halved, so that verdicts of parts are put together."""
-    monkeypatch.setattr(bothsplit, "_PATIENCE", 0.0)
-    monkeypatch.setattr(bothsplit, "_MORE", 0.0)
+    monkeypatch.setattr(bothsplit, "_SHORT", 0.0)
+    monkeypatch.setattr(bothsplit, "_LONG", 0.0)
     module = _dense(2, 24, 24, 1, seed=seed)
     graph = build(module, (2,))
     low, high = torch.full((1, 2), -1.0, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
@@ -238,3 +253,27 @@ def test_boxes_and_relus_split_together_decide_what_a_grid_knows(seed: int, monk
     assert violated.status == "violated"
     assert violated.witness is not None
     assert float(module(violated.witness.unsqueeze(0))) >= most - 0.02 * width
+
+
+def test_halves_start_from_what_is_known_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bounds of a half are no wider than those of the box that it is a half of."""
+    seen: list[Propagated] = []
+
+    def told(*args: object, **named: object) -> Propagated:
+        seen.append(bounds_at_root(*args, **named))  # type: ignore[arg-type]
+        return seen[-1]
+
+    monkeypatch.setattr(bothsplit, "bounds_at_root", told)
+    module = _dense(2, 24, 24, 1)
+    graph = build(module, (2,))
+    low, high = torch.full((1, 2), -1.0, dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+    top = float(module(torch.rand(2000, 2) * 2 - 1).max())
+    spec = spec_of([(torch.tensor([[-1.0]]), torch.tensor([-top - 0.01]))], 1, 1, low.device)
+    ledger = Ledger(module, torch.float32, BoxRegion(low, high), spec, graph.arithmetic.name)
+    for name in ("_SHORT", "_LONG"):
+        monkeypatch.setattr(bothsplit, name, 0.0)
+    bothsplit.decide_by_both(graph, ledger, math.inf)
+    assert len(seen) > 2
+    for half in seen[1:3]:
+        for (a, b), (c, d) in zip(half.bounds, seen[0].bounds, strict=True):
+            assert bool((a >= c).all() & (b <= d).all())
