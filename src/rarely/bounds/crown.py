@@ -32,15 +32,6 @@ def room(like: Tensor) -> int:
     return 2**28 if like.is_cuda else 2**18
 
 
-_KEPT = 2**20  # entries of a node's optimised slopes up to which they are used again in parts of the region
-
-
-def _rejoined(parts: list[dict[int, Tensor]]) -> dict[int, Tensor]:
-    """Slopes of chunks of signed rows, (B, 2 k, *event) each, as those of all rows: first those of +, then of -."""
-    halves = [{i: a.chunk(2, 1) for i, a in part.items()} for part in parts]
-    return {i: torch.cat([half[i][side] for side in (0, 1) for half in halves], 1) for i in parts[0]}
-
-
 def signed_rows(n: int, index: Tensor, like: Tensor) -> Tensor:
     """Rows e_j and then -e_j for j in index: (1, 2 len(index), n)."""
     eye = torch.zeros(len(index), n, device=like.device, dtype=like.dtype)
@@ -67,21 +58,15 @@ def _tightened(
     index = mask.any(0).nonzero().squeeze(1)
     shape = state.graph.nodes[node].shape
     per = max(1, room(low) // (2 * state.batch * state.graph.widest))
-    kept, climbed, planes = [], [], []
+    kept, planes = [], []
     n = state.region.low[0].numel()
     joint = low.shape[1] * n <= _JOINT and any(isinstance(reader, Joint) for reader in state.graph.bounded[node])
-    parts = chunks(len(index), per)
-    for part in parts:
+    for part in chunks(len(index), per):
         if time.monotonic() > deadline:
             break
         cols = index[part]
         rows = signed_rows(low.shape[1], cols, low).reshape(1, -1, *shape)
-        if steps:
-            found, slopes = optimise(state, node, rows, steps, fast=fast)
-            if 2 * len(index) * state.batch * state.graph.widest <= _KEPT:
-                climbed.append(slopes)
-        else:
-            found = backward(state, node, rows)
+        found = optimise(state, node, rows, steps, fast=fast) if steps else backward(state, node, rows)
         k, some = len(cols), mask[:, cols]
         # A bound that is not a number bounds nothing.
         low[:, cols] = torch.where(some, torch.fmax(low[:, cols], found.lower[:, :k]), low[:, cols])
@@ -93,8 +78,6 @@ def _tightened(
             planes.append((cols, found.A[:, :k], found.b[:, :k], -found.A[:, k:], -found.b[:, k:]))
     if planes:
         state.along[node] = _along(state, (low, high), planes, shape)
-    if climbed and len(climbed) == len(parts):
-        state.slopes[node] = (index, _rejoined(climbed))
     if kept:
         state.lines[node] = (torch.cat([c for c, _ in kept]), torch.cat([a for _, a in kept], 1))
     return low.reshape(now[0].shape), high.reshape(now[1].shape)
@@ -127,7 +110,7 @@ def _begun(graph: Graph, region: Bounded) -> Propagated:
     asked = torch.zeros(len(region.low), dtype=torch.long, device=region.low.device)
     first, cost = cast(graph, region.low, region.high)
     floor = tiny(region.low.dtype) * (1 + magnitude(first).flatten(1).sum(1))
-    return Propagated(graph, region, [first], {}, [cost], {}, {}, {}, asked, floor, finite(graph, [cost.peak]))
+    return Propagated(graph, region, [first], {}, [cost], {}, {}, asked, floor, finite(graph, [cost.peak]))
 
 
 def _interval(state: Propagated, i: int) -> Interval:
@@ -217,7 +200,7 @@ def linear_bounds(
     state = propagate(graph, region, steps=steps, rows=rows)
     A = C.to(region.low.dtype)
     if steps:
-        bound = optimise(state, graph.output, A, steps, real=True)[0]
+        bound = optimise(state, graph.output, A, steps, real=True)
     else:
         with torch.no_grad():
             bound = backward(state, graph.output, A, real=True)
