@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import torch
 from torch import Tensor
@@ -147,6 +147,7 @@ def propagate(
     rows: int = 4096,
     lines: bool = False,
     within: Mapping[int, Interval] | None = None,
+    only: Container[int] | None = None,
     ahead: bool = False,
     single: Graph | None = None,
     deadline: float = math.inf,
@@ -155,7 +156,8 @@ def propagate(
 
     A node that would need more than `rows` rows of coefficients keeps its interval. `steps` of slope
     optimisation tighten each of these bounds further. `lines` keeps the slopes of the bounds, for branching.
-    What nodes are known to lie `within` is taken as given. Affine forms carried `ahead` tighten them all; see there.
+    What nodes are known to lie `within` is taken as given, and CROWN tightens `only` some nodes, if so told. Affine
+    forms carried `ahead` tighten them all; see there.
     With the graph in `single` precision, CROWN in float32 settles what it can first, and boxes are the region.
     Past the deadline (by `time.monotonic`) intervals are left as they are.
     """
@@ -171,7 +173,11 @@ def propagate(
             now = intersection(now, forms[i].bounds)
         if fast is not None:
             _interval(fast, i)
-        if i in graph.bounded and (lines or i not in graph.box_exact or not isinstance(region, BoxRegion)):
+        if (
+            i in graph.bounded
+            and (only is None or i in only)
+            and (lines or i not in graph.box_exact or not isinstance(region, BoxRegion))
+        ):
             wanted = _wanted(graph, i, now)
             if 0 < int(wanted.any(0).sum()) <= rows:
                 if fast is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import torch
 from torch import Tensor
@@ -30,15 +30,22 @@ _FORMS = 32  # inputs up to which affine forms are carried ahead
 
 
 def bounds_at_root(
-    graph: Graph, region: Region, deadline: float, *, steps: int = 0, known: Mapping[int, Interval] | None = None
+    graph: Graph,
+    region: Region,
+    deadline: float,
+    *,
+    steps: int = 0,
+    known: Mapping[int, Interval] | None = None,
+    only: Container[int] | None = None,
 ) -> Propagated:
-    """Bounds on every node by all means; what is `known` already is not looked for again."""
+    """Bounds on every node by all means, from what is `known` already; `only` as in `propagate`."""
     box = isinstance(region, BoxRegion)
     return propagate(
         graph,
         region,
         steps=steps,
         within=known,
+        only=only,
         ahead=box and region.low[0].numel() <= _FORMS,
         single=lowered(graph) if box and graph.widest > 1024 else None,
         deadline=deadline,
@@ -69,15 +76,19 @@ def _refined(root: Root, region: Region, rounds: int, steps: int, deadline: floa
     """With tighter bounds on the inputs of ReLUs, layer by layer, each with what is known of those before it."""
     state = root.state
     known = dict(enumerate(state.bounds))
-    nodes = list(dict.fromkeys(root.source(i) for i in root.graph.relus if root.source(i) not in root.graph.box_exact))
-    for k, node in enumerate(nodes):
+    todo = sorted({root.source(i) for i in root.graph.relus} - root.graph.box_exact)
+    for k, node in enumerate(todo):
         now = time.monotonic()
         if now > deadline:
             break
-        known[node] = refined(state, node, rounds, steps, now + (deadline - now) / (len(nodes) - k))
-        state = bounds_at_root(root.graph, region, deadline, steps=steps, known=known)
+        found = refined(state, node, rounds, steps, now + (deadline - now) / (len(todo) - k))
+        if all(torch.equal(new, old) for new, old in zip(found, known[node], strict=True)):
+            continue
+        known[node] = found
+        following = range(node + 1, (*todo[1:], len(known))[k] + 1)  # the rest when its turn comes
+        state = bounds_at_root(root.graph, region, deadline, steps=steps, known=known, only=following)
         known = dict(enumerate(state.bounds))
-    return _rooted(state, root.spec)
+    return root if state is root.state else _rooted(state, root.spec)
 
 
 class _Tree:
@@ -159,7 +170,11 @@ class _Tree:
 
 
 def _decide_one(ledger: Ledger, problem: int, deadline: float, root: Root, steps: int, begin: float) -> str:
-    """Trees on one problem, of roots whose bounds are refined in between, each as long as everything before it took."""
+    """Trees on one problem, of roots whose bounds are refined in between, each as long as everything before it took.
+
+    Where that changes nothing, the tree goes on where it stopped. Where it changes little, a tree is new all the same:
+    on a network of cifar10_resnet bounds that are 4 % better took 8,000 domains in place of 18,500.
+    """
     region, rounds = ledger.region.pick(torch.tensor([problem], device=ledger.open.device)), _ROUNDS
     tree, last = _Tree(root, ledger, problem, steps), False
     while True:
@@ -172,9 +187,11 @@ def _decide_one(ledger: Ledger, problem: int, deadline: float, root: Root, steps
             tree.give_up()
             return "out of time"
         root = _refined(tree.root, region, rounds, steps, now + (deadline - now) / _SHARE)
-        fresh = _Tree(root, ledger, problem, steps)
-        last, rounds = fresh.reach < (1 - _PAYS) * tree.reach, 4 * rounds
-        tree = fresh
+        if root is tree.root:
+            last = True
+        else:
+            before, tree = tree.reach, _Tree(root, ledger, problem, steps)
+            last, rounds = tree.reach <= (1 - _PAYS) * before, 4 * rounds
 
 
 def decide_from(
