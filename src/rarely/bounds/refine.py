@@ -25,6 +25,9 @@ from rarely.bounds.operators import Interval
 from rarely.bounds.spec import Spec
 from rarely.bounds.splits import Domains, children
 
+_ROWS = 2**24  # entries of the rows that pick out what is unsettled, up to which it is refined
+_KEPT = 2**24  # signs of leaves that are kept at most
+
 
 def _until(state: Propagated, node: int) -> Propagated:
     """The network up to a node, whose value is its flat output."""
@@ -46,33 +49,37 @@ def refined(state: Propagated, node: int, rounds: int, steps: int, deadline: flo
     """Bounds (1, *event) on a node that ReLUs read, each by at most so many rounds of splits."""
     low, high = (end.flatten(1).clone() for end in state.bounds[node])
     index = ((low < 0) & (high > 0))[0].nonzero().squeeze(1)
+    if len(index) * low.shape[1] > _ROWS:
+        return state.bounds[node]
     rows = signed_rows(low.shape[1], index, low)
     count = rows.shape[1]
     owner = torch.arange(count, device=low.device)
     root = Root(_until(state, node), Spec(rows, low.new_zeros(1, count), owner, count))
     if not (count and root.compact):
         return state.bounds[node]
+    least = low.new_full((count,), math.inf)
     leaves, _ = root.improved(root.first(), 2 * steps)
     for _ in range(rounds):
-        if time.monotonic() > deadline:
-            break
+        done = leaves.lower > 0
+        least, leaves = _least(least, leaves.pick(done)), leaves.pick(~done)
         worst = _worst(leaves, count)
-        if not bool(worst.any()):
+        if time.monotonic() > deadline or not bool(worst.any()) or leaves.signs.numel() > _KEPT:
             break
         halves, _ = root.improved(children(leaves.pick(worst)), steps)
         leaves = leaves.pick(~worst).joined(halves)
-    leaves = root.proved(leaves, (leaves.lower <= 0).nonzero().squeeze(1))
-    least, k = _least(leaves.polytope, leaves.lower, count), len(index)
+    least = _least(least, root.proved(leaves, torch.arange(len(leaves), device=low.device)))
+    k = len(index)
     low[:, index] = torch.fmax(low[:, index], least[:k])
     high[:, index] = torch.fmin(high[:, index], -least[k:])
     return low.reshape(state.bounds[node][0].shape), high.reshape(state.bounds[node][1].shape)
 
 
-def _least(row: Tensor, value: Tensor, count: int) -> Tensor:
-    return value.new_full((count,), math.inf).scatter_reduce(0, row, value, "amin")
+def _least(least: Tensor, leaves: Domains) -> Tensor:
+    """The least proved bound of each row, with those of more leaves; none of them is NaN."""
+    return least.scatter_reduce(0, leaves.polytope, leaves.lower, "amin")
 
 
 def _worst(leaves: Domains, count: int) -> Tensor:
-    """Of each row the leaf that bounds it, where that can be split and does not settle it."""
-    reach = torch.where(leaves.lower > 0, leaves.lower, leaves.rough)
-    return (reach == _least(leaves.polytope, reach, count)[leaves.polytope]) & (leaves.lower <= 0) & (leaves.cuts >= 0)
+    """Of each row the open leaf that bounds it, where that can be split."""
+    least = leaves.rough.new_full((count,), math.inf).scatter_reduce(0, leaves.polytope, leaves.rough, "amin")
+    return (leaves.rough == least[leaves.polytope]) & (leaves.cuts >= 0)
