@@ -141,9 +141,9 @@ class Root:
 
     @cached_property
     def compact(self) -> Compact | None:
-        """The network as its unsettled ReLUs see it, where that is small."""
+        """The network as its unsettled ReLUs see it, where there are any and that is small."""
         total, n = len(self.places), self.state.region.low[0].numel()
-        if len(self.graph.relus) < len(self.graph.relaxed) or total * (total + n) > _DENSE:
+        if not 0 < total * (total + n) <= _DENSE or len(self.graph.relus) < len(self.graph.relaxed):
             return None
         mask = torch.zeros_like(self._ends[0], dtype=torch.bool).index_fill_(1, self.places, True)
         open_ = {i: at[0].flatten() for i, at in parted(self.graph, mask, self.graph.relus).items()}

@@ -187,6 +187,9 @@ def _decide_one(ledger: Ledger, problem: int, deadline: float, root: Root, steps
         if last or now >= deadline:
             tree.give_up()
             return "out of time"
+        if now - begin > deadline - now:  # too late for a tree that is new
+            last = True
+            continue
         root = _refined(tree.root, region, rounds, steps, now + share * (deadline - now))
         if root is tree.root:
             last = True

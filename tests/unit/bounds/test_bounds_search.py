@@ -241,6 +241,13 @@ def test_refined_bounds_hold_and_are_tighter(seed: int) -> None:
     assert width(new) < 0.97 * width(root)
 
 
+def test_nothing_is_refined_where_no_relu_comes_before() -> None:
+    module = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)).requires_grad_(False)
+    region = _regions((6,), 0)[0]
+    root = _root(module, region)
+    assert _refined(root, region, 8, 4, math.inf) is root
+
+
 def _misrefined(seed: int) -> bool:
     """Whether a refined bound on the outputs of a nasty network is broken by some way to run it."""
     network = generate(seed)
