@@ -32,7 +32,6 @@ class Propagated:
     charges: list[Charges]  # per node
     lines: dict[int, tuple[Tensor, Tensor]]  # node -> entries (k,), |coefficients| of their bounds (B, k, n)
     along: dict[int, Along]  # nodes that feed a joint operator
-    slopes: dict[int, tuple[Tensor, Slopes]]  # node -> entries (k,), optimised slopes of their 2 k bounds
     asked: Tensor  # (B,) bounds that rest on the region's minimum of a linear function
     floor: Tensor  # (B,) what underflow in coefficients may cost: `tiny` times the size of all values
     finite: Tensor  # (B,) whether the network stays in the range of its numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import torch
 from torch import Tensor
@@ -30,15 +30,6 @@ def room(like: Tensor) -> int:
     On one core, CROWN for a convolutional network of 45,000 ReLUs took 45 s with 2^22, and 17 s with 2^17 or 2^18.
     """
     return 2**28 if like.is_cuda else 2**18
-
-
-_KEPT = 2**20  # entries of a node's optimised slopes up to which they are used again in parts of the region
-
-
-def _rejoined(parts: list[dict[int, Tensor]]) -> dict[int, Tensor]:
-    """Slopes of chunks of signed rows, (B, 2 k, *event) each, as those of all rows: first those of +, then of -."""
-    halves = [{i: a.chunk(2, 1) for i, a in part.items()} for part in parts]
-    return {i: torch.cat([half[i][side] for side in (0, 1) for half in halves], 1) for i in parts[0]}
 
 
 def signed_rows(n: int, index: Tensor, like: Tensor) -> Tensor:
@@ -67,21 +58,15 @@ def _tightened(
     index = mask.any(0).nonzero().squeeze(1)
     shape = state.graph.nodes[node].shape
     per = max(1, room(low) // (2 * state.batch * state.graph.widest))
-    kept, climbed, planes = [], [], []
+    kept, planes = [], []
     n = state.region.low[0].numel()
     joint = low.shape[1] * n <= _JOINT and any(isinstance(reader, Joint) for reader in state.graph.bounded[node])
-    parts = chunks(len(index), per)
-    for part in parts:
+    for part in chunks(len(index), per):
         if time.monotonic() > deadline:
             break
         cols = index[part]
         rows = signed_rows(low.shape[1], cols, low).reshape(1, -1, *shape)
-        if steps:
-            found, slopes = optimise(state, node, rows, steps, fast=fast)
-            if 2 * len(index) * state.batch * state.graph.widest <= _KEPT:
-                climbed.append(slopes)
-        else:
-            found = backward(state, node, rows)
+        found = optimise(state, node, rows, steps, fast=fast) if steps else backward(state, node, rows)
         k, some = len(cols), mask[:, cols]
         # A bound that is not a number bounds nothing.
         low[:, cols] = torch.where(some, torch.fmax(low[:, cols], found.lower[:, :k]), low[:, cols])
@@ -93,8 +78,6 @@ def _tightened(
             planes.append((cols, found.A[:, :k], found.b[:, :k], -found.A[:, k:], -found.b[:, k:]))
     if planes:
         state.along[node] = _along(state, (low, high), planes, shape)
-    if climbed and len(climbed) == len(parts):
-        state.slopes[node] = (index, _rejoined(climbed))
     if kept:
         state.lines[node] = (torch.cat([c for c, _ in kept]), torch.cat([a for _, a in kept], 1))
     return low.reshape(now[0].shape), high.reshape(now[1].shape)
@@ -127,7 +110,7 @@ def _begun(graph: Graph, region: Bounded) -> Propagated:
     asked = torch.zeros(len(region.low), dtype=torch.long, device=region.low.device)
     first, cost = cast(graph, region.low, region.high)
     floor = tiny(region.low.dtype) * (1 + magnitude(first).flatten(1).sum(1))
-    return Propagated(graph, region, [first], {}, [cost], {}, {}, {}, asked, floor, finite(graph, [cost.peak]))
+    return Propagated(graph, region, [first], {}, [cost], {}, {}, asked, floor, finite(graph, [cost.peak]))
 
 
 def _interval(state: Propagated, i: int) -> Interval:
@@ -164,6 +147,7 @@ def propagate(
     rows: int = 4096,
     lines: bool = False,
     within: Mapping[int, Interval] | None = None,
+    only: Container[int] | None = None,
     ahead: bool = False,
     single: Graph | None = None,
     deadline: float = math.inf,
@@ -172,7 +156,8 @@ def propagate(
 
     A node that would need more than `rows` rows of coefficients keeps its interval. `steps` of slope
     optimisation tighten each of these bounds further. `lines` keeps the slopes of the bounds, for branching.
-    What nodes are known to lie `within` is taken as given. Affine forms carried `ahead` tighten them all; see there.
+    What nodes are known to lie `within` is taken as given, and CROWN tightens `only` some nodes, if so told. Affine
+    forms carried `ahead` tighten them all; see there.
     With the graph in `single` precision, CROWN in float32 settles what it can first, and boxes are the region.
     Past the deadline (by `time.monotonic`) intervals are left as they are.
     """
@@ -188,7 +173,11 @@ def propagate(
             now = intersection(now, forms[i].bounds)
         if fast is not None:
             _interval(fast, i)
-        if i in graph.bounded and (lines or i not in graph.box_exact or not isinstance(region, BoxRegion)):
+        if (
+            i in graph.bounded
+            and (only is None or i in only)
+            and (lines or i not in graph.box_exact or not isinstance(region, BoxRegion))
+        ):
             wanted = _wanted(graph, i, now)
             if 0 < int(wanted.any(0).sum()) <= rows:
                 if fast is not None:
@@ -217,7 +206,7 @@ def linear_bounds(
     state = propagate(graph, region, steps=steps, rows=rows)
     A = C.to(region.low.dtype)
     if steps:
-        bound = optimise(state, graph.output, A, steps, real=True)[0]
+        bound = optimise(state, graph.output, A, steps, real=True)
     else:
         with torch.no_grad():
             bound = backward(state, graph.output, A, real=True)

@@ -1,64 +1,41 @@
-"""Sub-problems of branch and bound on the signs of ReLU inputs, and how they are bounded.
+"""How sub-problems of branch and bound on the signs of ReLU inputs are bounded.
 
 A domain fixes some signs. They enter the final bound as Lagrange multipliers (beta-CROWN, Wang et al. 2021); slopes,
 multipliers and row weights start from the parent's and climb in float32, and what they reach is evaluated in float64.
-Bounds on the ReLU inputs are those of the root. In a small network they are recomputed with the signs, with the slopes
-optimised at the root, and intersected with the parent's, which costs more for each domain and takes fewer of them.
+Bounds on the ReLU inputs are those of the root, which `refine` works on beforehand.
 
-Where to split. A ReLU i costs the final bound gap_i times the negative part of its coefficient lambda_i, which is
-what takes the chord. By widening the range of a later ReLU k it also costs |lambda_k| (gap_k / range_k) gap_i times
-the negative parts of its coefficients in the two bounds of k: the rule of `inputsplit`, one level up. Without the
-second term the early neurons, on which everything hangs, look harmless. Of the few that promise most, both halves of
-each are bounded once, without any ascent, and the best halves win (filtered smart branching, De Palma et al. 2021).
+Where to split. A ReLU i costs the final bound gap_i times the negative part of its coefficient, which is what takes the
+chord. Of the few that cost most, both halves of each are bounded once, without any ascent, and the best halves win
+(filtered smart branching, De Palma et al. 2021).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from rarely.bounds.backward import LinearBound, Propagated, backward
-from rarely.bounds.crown import signed_rows
-from rarely.bounds.graph import Graph, joined, parted
+from rarely.bounds.backward import LinearBound, Propagated
+from rarely.bounds.compact import Compact, compacted
+from rarely.bounds.graph import Graph, chunks, joined, parted
 from rarely.bounds.operators import Interval
 from rarely.bounds.region import BoxRegion, Region, repeated
 from rarely.bounds.single import rough
 from rarely.bounds.slopes import Freedom, climb, first_slopes, weighted
 from rarely.bounds.spec import Spec
+from rarely.bounds.splits import Domains, children
 
-Met = dict[int, tuple[Tensor, dict[int, Tensor]]]  # ReLU -> entries, coefficients met while its bounds were recomputed
 _TRIED = 4  # ReLUs whose halves are bounded before one is chosen
 _RATE = 0.1
+_DENSE = 2**24  # coefficients of a compact network up to which it is faster than the graph
+_AT_ONCE = 256  # domains that are bounded together where nothing is kept for gradients
 
-
-@dataclass(frozen=True)
-class Domains:
-    """N sub-problems; U counts the ReLUs of the network that are unsettled at the root."""
-
-    signs: Tensor  # (N, U) in {-1, 0, 1}
-    low: Tensor  # (N, U) bounds on the ReLU inputs, the signs included
-    high: Tensor
-    slopes: Tensor  # (N, U)
-    multipliers: Tensor  # (N, U)
-    logits: Tensor  # (N, m)
-    polytope: Tensor  # (N,)
-    lower: Tensor  # (N,) proven lower bound on the weighted rows
-    real: Tensor  # (N,) the same in real arithmetic
-    cuts: Tensor  # (N,) the ReLU to split next, -1 when none is left
-
-    def pick(self, index: Tensor | slice) -> Domains:
-        return Domains(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.lower)
-
-    @property
-    def empty(self) -> Tensor:
-        """Contradictory bounds mean that no input has these signs."""
-        return (self.low > self.high).any(1)
+# Lower bounds (N,), coefficients met at the outputs of unsettled ReLUs (N, U), and at the network's input (N, n).
+Found = tuple[Tensor, Tensor, Tensor]
+Finder = Callable[[Domains], Found]
 
 
 @dataclass(frozen=True)
@@ -117,9 +94,9 @@ class Root:
             high,
             slopes,
             torch.zeros_like(slopes),
-            torch.zeros(count, self.spec.C.shape[1], dtype=slopes.dtype, device=device),
+            torch.zeros(self._rows[1].shape, dtype=slopes.dtype, device=device),
             torch.arange(count, device=device),
-            *(torch.full((count,), -torch.inf, dtype=slopes.dtype, device=device),) * 2,
+            *(torch.full((count,), -torch.inf, dtype=slopes.dtype, device=device),) * 3,
             torch.full((count,), -1, device=device),
         )
 
@@ -128,7 +105,7 @@ class Root:
         lows, highs = self.spread(domains.low, self._ends[0]), self.spread(domains.high, self._ends[1])
         lines = {i: op.relax((lows[i], highs[i])) for i, op in self.graph.relus.items()}
         region = repeated(self.state.region, len(domains))
-        return replace(self.state, region=region, relaxations={**self.state.relaxations, **lines}, lines={}, slopes={})
+        return replace(self.state, region=region, relaxations={**self.state.relaxations, **lines}, lines={})
 
     def _quick(self, domains: Domains) -> Propagated:
         """The same to climb in: in float32, where nothing is charged, if there is such a graph."""
@@ -146,35 +123,52 @@ class Root:
         assert isinstance(region, BoxRegion)
         return BoxRegion(region.low.float(), region.high.float())
 
-    def _gaps(self, domains: Domains) -> Tensor:
-        lows, highs = self.spread(domains.low, self._ends[0]), self.spread(domains.high, self._ends[1])
-        return self.gathered({i: op.gap((lows[i], highs[i])) for i, op in self.graph.relus.items()})
+    @cached_property
+    def _rows(self) -> tuple[Tensor, Tensor]:
+        """The rows of each polytope, (P, r), and which of these places hold one."""
+        owner, count = self.spec.owner, self.spec.count
+        sizes = torch.bincount(owner, minlength=count)
+        holds = torch.arange(int(sizes.max()), device=owner.device) < sizes.unsqueeze(1)
+        rows = torch.zeros(holds.shape, dtype=torch.long, device=owner.device)
+        rows[holds] = owner.argsort(stable=True)
+        return rows, holds
 
-    @torch.no_grad()
-    def _renewed(self, domains: Domains) -> tuple[Domains, Met]:
-        """Bounds on ReLU inputs recomputed; also the coefficients met on the way, for branching."""
-        graph, met = self.graph, {}
-        state = replace(self._state(domains), relaxations=dict(self.state.relaxations))
-        lows, highs = self.spread(domains.low, self._ends[0]), self.spread(domains.high, self._ends[1])
-        for i, op in graph.relus.items():
-            j = self.source(i)
-            low, high = lows[i].flatten(1), highs[i].flatten(1)
-            if j in self.state.slopes:
-                index, slopes = self.state.slopes[j]
-                open_ = ((low < 0) & (high > 0)).any(0)[index].nonzero().squeeze(1)
-                cols = index[open_]
-                if len(cols):
-                    both = torch.cat([open_, open_ + len(index)])
-                    rows = signed_rows(low.shape[1], cols, low).reshape(1, -1, *graph.nodes[j].shape)
-                    seen: dict[int, Tensor] = {}
-                    found = backward(state, j, rows, {r: a[:, both] for r, a in slopes.items()}, seen=seen).lower
-                    low, high = low.clone(), high.clone()
-                    low[:, cols] = torch.fmax(low[:, cols], found[:, : len(cols)])
-                    high[:, cols] = torch.fmin(high[:, cols], -found[:, len(cols) :])
-                    met[i] = (cols, seen)
-            lows[i], highs[i] = low.reshape(lows[i].shape), high.reshape(highs[i].shape)
-            state.relaxations[i] = op.relax((lows[i], highs[i]))
-        return replace(domains, low=self.gathered(lows), high=self.gathered(highs)), met
+    @cached_property
+    def _leaks(self) -> Tensor:
+        """Slopes of the unsettled ReLUs below zero, (U,)."""
+        ones = {i: torch.full((1, *self.graph.nodes[i].shape), op.leak) for i, op in self.graph.relus.items()}
+        return self.gathered(ones)[0].to(self.state.region.low)
+
+    @cached_property
+    def compact(self) -> Compact | None:
+        """The network as its unsettled ReLUs see it, where there are any and that is small."""
+        total, n = len(self.places), self.state.region.low[0].numel()
+        if not 0 < total * (total + n) <= _DENSE or len(self.graph.relus) < len(self.graph.relaxed):
+            return None
+        mask = torch.zeros_like(self._ends[0], dtype=torch.bool).index_fill_(1, self.places, True)
+        open_ = {i: at[0].flatten() for i, at in parted(self.graph, mask, self.graph.relus).items()}
+        return compacted(self.state, {i: at.nonzero().squeeze(1) for i, at in open_.items()}, self.spec)
+
+    def _finder(self, domains: Domains) -> Finder:
+        """What bounds these domains roughly, for some of their free parameters."""
+        compact = self.compact
+        if compact is None:
+            return lambda free: self._by_graph(self._quick(domains), free)
+        lines = compact.lines(domains.low, domains.high)
+        rows, holds = (t[domains.polytope] for t in self._rows)
+
+        def find(free: Domains) -> Found:
+            weights = torch.where(holds, free.logits.float(), -torch.inf).softmax(-1)
+            push = -free.multipliers.float() * free.signs
+            return compact.bound(lines, free.slopes.float(), push, compact.goal(rows, weights))
+
+        return find
+
+    def _by_graph(self, state: Propagated, free: Domains) -> Found:
+        seen: dict[int, Tensor] = {}
+        found = self._bound(state, free, seen)
+        met = {i: seen[i].squeeze(1).expand(len(free), *seen[i].shape[2:]) for i in self.graph.relus}
+        return found.lower.squeeze(1), self.gathered(met), found.A.squeeze(1)
 
     def _bound(
         self, state: Propagated, domains: Domains, seen: dict[int, Tensor] | None = None, real: bool = False
@@ -187,29 +181,31 @@ class Root:
             {i: t.unsqueeze(1) for i, t in self.spread(domains.multipliers.to(dtype)).items()},
             domains.logits.to(dtype).unsqueeze(1),
         )
-        member = (self.spec.owner == domains.polytope.unsqueeze(1)).unsqueeze(1)
-        signs = self.spread(domains.signs)
-        return weighted(state, self.spec.C.to(dtype), self.spec.d.to(dtype), member, free, signs, seen, real)
+        rows, holds = (t[domains.polytope] for t in self._rows)
+        C, d = (t[0].to(dtype)[rows] for t in (self.spec.C, self.spec.d))
+        return weighted(state, C, d, holds.unsqueeze(1), free, self.spread(domains.signs), seen, real)
 
     @cached_property
     def _first_slopes(self) -> Tensor:
         start = first_slopes(self.state, self.graph.output + 1, 1)
         return joined({i: a.squeeze(1) for i, a in start.items()}, self.graph.relus, self.state.region.low)
 
-    def _climbed(self, state: Propagated, domains: Domains, steps: int) -> Domains:
-        dtype = state.region.low.dtype
-        slopes, multipliers, logits = (
-            t.detach().to(dtype).clone().requires_grad_() for t in (domains.slopes, domains.multipliers, domains.logits)
-        )
-        shared = bool((self.spec.member.sum(-1) > 1).any())  # a row alone has all the weight, whatever its logit
-        logits.requires_grad_(shared)
+    def _climbed(self, find: Finder, domains: Domains, steps: int) -> Domains:
+        wide = (domains.slopes, domains.multipliers, domains.logits)
+        slopes, multipliers, logits = (t.detach().float().clone().requires_grad_() for t in wide)
+        logits.requires_grad_(logits.shape[1] > 1)  # a row alone has all the weight, whatever its logit
         free = replace(domains, slopes=slopes, multipliers=multipliers, logits=logits)
         groups = [
             ([slopes], _RATE, (0.0, 1.0)),
             ([multipliers], _RATE / 2, (0.0, torch.inf)),
             ([logits], 4 * _RATE, (-torch.inf, torch.inf)),
         ]
-        _, kept = climb(lambda last: self._bound(state, free), groups, steps)
+
+        def bound(last: bool) -> LinearBound:
+            lower = find(free)[0].unsqueeze(1)
+            return LinearBound(lower.unsqueeze(2), lower, lower, lower)
+
+        _, kept = climb(bound, groups, steps)
         slopes, multipliers, logits = (t.to(domains.low.dtype) for t in kept)
         return replace(domains, slopes=slopes, multipliers=multipliers, logits=logits)
 
@@ -218,42 +214,42 @@ class Root:
 
         Also where their linear bounds are least, (N, *event).
         """
-        domains, met = self._renewed(domains) if self.state.slopes else (domains, {})
-        quick = self._quick(domains)
-        domains = self._climbed(quick, domains, steps)
-        seen: dict[int, Tensor] = {}
+        find = self._finder(domains)
+        domains = self._climbed(find, domains, steps)
         with torch.no_grad():
-            found = self._bound(quick, domains, seen, real=self.single is None)
-            domains = self._proved(domains, found)
-            domains = replace(domains, cuts=self._cuts(domains, seen, met))
-            points = repeated(self.state.region, len(domains)).minimiser(found.A)
+            lower, met, A = find(domains)
+            domains = self._proved(replace(domains, rough=lower.to(domains.lower.dtype)))
+            domains = replace(domains, cuts=self._cuts(domains, met))
+            points = repeated(self.state.region, len(domains)).minimiser(A.unsqueeze(1))
         return domains, points.reshape(len(domains), *self.graph.input_shape)
 
-    def _proved(self, domains: Domains, found: LinearBound) -> Domains:
-        """With the bounds that are proved. What is found in float32 is only a hint which domains can be closed."""
+    def _proved(self, domains: Domains) -> Domains:
+        """With the bounds that are proved. What is found roughly is only a hint which domains can be closed."""
+        some = ((domains.rough > 0) | (domains.lower == -torch.inf)).nonzero().squeeze(1)
+        return self.proved(domains, some)
+
+    @torch.no_grad()
+    def proved(self, domains: Domains, some: Tensor) -> Domains:
+        """The domains, `some` of them with bounds evaluated in float64, everything charged."""
         lower, real = domains.lower.clone(), domains.real.clone()
-        some = ((found.lower.squeeze(1) > 0) | (lower == -torch.inf)).nonzero().squeeze(1)
-        if len(some):
-            if self.single is not None:
-                part = domains.pick(some)
-                found = self._bound(self._state(part), part, real=True)
-            else:
-                found = LinearBound(*(getattr(found, f.name)[some] for f in fields(found)))
-            lower[some] = torch.fmax(lower[some], found.lower.squeeze(1))
-            real[some] = torch.fmax(real[some], found.real.squeeze(1))
+        for part in chunks(len(some), _AT_ONCE):
+            at = some[part]
+            these = domains.pick(at)
+            sure = self._bound(self._state(these), these, real=True)
+            lower[at] = torch.fmax(lower[at], sure.lower.squeeze(1))
+            real[at] = torch.fmax(real[at], sure.real.squeeze(1))
         lower, real = (t.masked_fill(domains.empty, torch.inf) for t in (lower, real))
         return replace(domains, lower=lower, real=real)
 
-    def _cuts(self, domains: Domains, seen: dict[int, Tensor], met: Met) -> Tensor:
-        """The ReLU to split next of those that are open still, and -1 where nothing is left to split.
-
-        Where bounds on ReLU inputs are recomputed none are tried: with those bounds as they are that misjudges the
-        early neurons, and with new ones it halves the tree of mnistfc at five times the cost of each domain.
-        """
-        score = self._scores(domains, seen, met)
-        if not score.shape[1]:
-            return torch.full_like(domains.cuts, -1)
-        value, where = score.topk(1 if met else min(_TRIED, score.shape[1]), 1)
+    def _cuts(self, domains: Domains, met: Tensor) -> Tensor:
+        """The ReLU to split next of those that are open still, and -1 where nothing is left to split."""
+        best = torch.full_like(domains.cuts, -1)
+        if not met.shape[1]:
+            return best
+        low, high = domains.low.clamp(max=0), domains.high.clamp(min=0)
+        gap = (1 - self._leaks) * high * (-low / (high - low).clamp(min=torch.finfo(low.dtype).tiny))
+        cost = torch.where((low < 0) & (high > 0), (-met).clamp(min=0) * gap, -1.0)
+        value, where = cost.topk(min(_TRIED, cost.shape[1]), 1)
         best = torch.where(value[:, 0] >= 0, where[:, 0], -1)
         todo = (domains.lower <= 0).nonzero().squeeze(1)
         if len(todo) and value.shape[1] > 1:
@@ -265,44 +261,8 @@ class Root:
         n, k = value.shape
         some = domains.pick(torch.arange(n, device=value.device).repeat_interleave(k))
         some = children(replace(some, cuts=where.flatten()))
-        lower = self._bound(self._quick(some), some).lower.reshape(n, k, 2).double()
+        parts = [some.pick(part) for part in chunks(len(some), _AT_ONCE)]
+        lower = torch.cat([self._finder(part)(part)[0] for part in parts]).reshape(n, k, 2).double()
         worth = lower.clamp(max=0).sum(2) + 1e-3 * lower.amin(2)  # what is closed is no more than closed
         pick = worth.masked_fill(value < 0, -torch.inf).argmax(1, keepdim=True)
         return torch.where(value[:, 0] >= 0, where.gather(1, pick).squeeze(1), -1)
-
-    def _scores(self, domains: Domains, seen: dict[int, Tensor], met: Met) -> Tensor:
-        n = len(domains)
-        lows, highs = self.spread(domains.low, self._ends[0]), self.spread(domains.high, self._ends[1])
-        size = {i: seen[i].squeeze(1).abs().expand(n, *seen[i].shape[2:]).flatten(1) for i in self.graph.relus}
-        total = {i: (-seen[i].squeeze(1)).clamp(min=0).expand(n, *seen[i].shape[2:]).flatten(1) for i in size}
-        for k, (cols, coefficients) in met.items():
-            loss = self.graph.relus[k].influence((lows[k], highs[k]), size[k].reshape(lows[k].shape))
-            weight = loss.flatten(1)[:, cols]
-            for i, a in coefficients.items():
-                if i in total:
-                    both = (-a.flatten(2)).clamp(min=0).reshape(a.shape[0], 2, len(cols), -1).sum(1)
-                    total[i] = total[i] + torch.einsum("bk,bki->bi", weight, both.expand(n, -1, -1))
-        open_ = (domains.low < 0) & (domains.high > 0)
-        return torch.where(open_, self.gathered(total) * self._gaps(domains), -1.0)
-
-
-def halved(signs: Tensor, low: Tensor, high: Tensor, cut: Tensor, entry: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Signs and intervals of domains that come in pairs, the cut ReLU's input >= 0 in the first and <= 0 in the second.
-
-    `cut` (N,) is its place among the signs, `entry` (N,) that of its input among the intervals.
-    """
-    cut, entry = cut.unsqueeze(1), entry.unsqueeze(1)
-    up = torch.arange(len(cut), device=cut.device).unsqueeze(1) % 2 == 0
-    below, above = low.gather(1, entry), high.gather(1, entry)
-    return (
-        signs.scatter(1, cut, torch.where(up, 1, -1).to(signs.dtype)),
-        low.scatter(1, entry, torch.where(up, below.clamp(min=0), below)),
-        high.scatter(1, entry, torch.where(up, above, above.clamp(max=0))),
-    )
-
-
-def children(domains: Domains) -> Domains:
-    """Both halves of each domain side by side."""
-    twice = domains.pick(torch.arange(len(domains), device=domains.cuts.device).repeat_interleave(2))
-    signs, low, high = halved(twice.signs, twice.low, twice.high, twice.cuts, twice.cuts)
-    return replace(twice, signs=signs, low=low, high=high)

@@ -25,12 +25,12 @@ from torch import Tensor
 
 from rarely.bounds.backward import Propagated
 from rarely.bounds.crown import propagate
-from rarely.bounds.domains import halved
 from rarely.bounds.graph import Graph, joined, parted, pruned
 from rarely.bounds.likely import Likely
 from rarely.bounds.operators import Elementwise
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Polytope, Spec, spec_of
+from rarely.bounds.splits import halved
 from rarely.bounds.tails import Tails
 
 _SPARE = 3.0  # nats below the target that the failures of the first intervals cost, and those of all leaves

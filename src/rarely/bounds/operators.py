@@ -182,7 +182,12 @@ class Joint(Relaxed):
 
 
 class Kinked(Relaxed):
-    """Convex, and affine on either side of zero: its lower slope is free, and a fixed sign of its input settles it."""
+    """Convex, zero at zero, of slope one above and `leak` below: a line of any slope between lies below it.
+
+    A fixed sign of its input settles it.
+    """
+
+    leak: float
 
     @property
     @abstractmethod

@@ -128,7 +128,7 @@ def _under(tree: Tree, leaf: Leaves, level: float) -> float:
     row = (spec.owner == leaf.polytope).nonzero().squeeze(1)
     point = replace(state, region=Likely(law, graph.input_shape, leaf.tilt, torch.full_like(room, 1e-9)))
     with torch.enable_grad():
-        bound = optimise(point, graph.output, -spec.C[:, row], 20)[0].shifted(-spec.d[:, row])
+        bound = optimise(point, graph.output, -spec.C[:, row], 20).shifted(-spec.d[:, row])
     A, b = bound.A.squeeze(1), bound.b.squeeze(1)
     inside, tilt = float(law.least_above(A, b)), law.chernoff(A, b)[1]
     # Both planes are nearly parallel: tilting along one and back along the other gains r times the margin.

@@ -4,50 +4,55 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import torch
 from torch import Tensor
 
 from rarely.bounds.backward import Propagated, backward
 from rarely.bounds.crown import propagate
-from rarely.bounds.domains import Domains, Root, children
+from rarely.bounds.domains import Root
 from rarely.bounds.graph import Graph, chunks, pruned
 from rarely.bounds.ledger import Ledger
 from rarely.bounds.operators import Interval
+from rarely.bounds.refine import refined
 from rarely.bounds.region import BoxRegion, Region
 from rarely.bounds.single import lowered
+from rarely.bounds.spec import Spec
+from rarely.bounds.splits import Domains, children
 
 _PATIENCE = 256  # domains that may be split, at least, for a proof that holds in more than real arithmetic
 _TOGETHER = 2**22  # coefficients of problems that are bounded in one batch
+_ROUNDS = 16  # of splits that refine the bounds on the inputs of ReLUs; four times as many each time
+_SHARE = 0.125  # of the time left that they may take; twice as much where it paid
+_PAYS = 0.1  # part that the bound of the root must gain for them to be refined again
 _FORMS = 32  # inputs up to which affine forms are carried ahead
 
 
-def _push(stack: list[Domains], domains: Domains) -> int:
-    """Put what can be split on the stack, and tell how many cannot."""
-    live = domains.cuts >= 0
-    if bool(live.any()):
-        stack.append(domains.pick(live))
-    return int((~live).sum())
-
-
 def bounds_at_root(
-    graph: Graph, region: Region, deadline: float, *, steps: int = 0, known: Mapping[int, Interval] | None = None
+    graph: Graph,
+    region: Region,
+    deadline: float,
+    *,
+    steps: int = 0,
+    known: Mapping[int, Interval] | None = None,
+    only: Container[int] | None = None,
 ) -> Propagated:
-    """Bounds on every node by all means; what is `known` already is not looked for again."""
+    """Bounds on every node by all means, from what is `known` already; `only` as in `propagate`."""
     box = isinstance(region, BoxRegion)
     return propagate(
         graph,
         region,
         steps=steps,
         within=known,
+        only=only,
         ahead=box and region.low[0].numel() <= _FORMS,
         single=lowered(graph) if box and graph.widest > 1024 else None,
         deadline=deadline,
     )
 
 
-def _root(
+def _first_root(
     graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: float, steps: int, first: Propagated | None
 ) -> Root:
     """The root of one problem, its bounds optimised where time allows; those of `first` took `plain` seconds."""
@@ -60,72 +65,146 @@ def _root(
     effort = steps if 4 * plain < left / 2 else 0
     if effort or len(known) < len(graph.nodes):
         first = bounds_at_root(smaller, region, time.monotonic() + left / 2, steps=effort, known=known)
-    single = lowered(smaller) if isinstance(region, BoxRegion) else None
-    return Root(first, ledger.spec.pick(who), single)
+    return _rooted(first, ledger.spec.pick(who))
 
 
-def _decide_one(ledger: Ledger, problem: int, deadline: float, root: Root, steps: int) -> str:
-    """Branch and bound on one problem.
+def _rooted(state: Propagated, spec: Spec) -> Root:
+    return Root(state, spec, lowered(state.graph) if isinstance(state.region, BoxRegion) else None)
+
+
+def _refined(root: Root, region: Region, rounds: int, steps: int, deadline: float) -> Root:
+    """With tighter bounds on the inputs of ReLUs, layer by layer, each with what is known of those before it."""
+    state = root.state
+    known = dict(enumerate(state.bounds))
+    todo = sorted({root.source(i) for i in root.graph.relus} - root.graph.box_exact)
+    for k, node in enumerate(todo):
+        now = time.monotonic()
+        if now > deadline:
+            break
+        found = refined(state, node, rounds, steps, now + (deadline - now) / (len(todo) - k))
+        if all(torch.equal(new, old) for new, old in zip(found, known[node], strict=True)):
+            continue
+        known[node] = found
+        following = range(node + 1, (*todo[1:], len(known))[k] + 1)  # the rest when its turn comes
+        state = bounds_at_root(root.graph, region, deadline, steps=steps, known=known, only=following)
+        known = dict(enumerate(state.bounds))
+    return root if state is root.state else _rooted(state, root.spec)
+
+
+class _Tree:
+    """Branch and bound on one problem from its root.
 
     Domains that are closed in real arithmetic only wait until nothing else is left. Then they are split as well, but no
     longer than everything before them took.
     """
-    who = torch.tensor([problem], device=ledger.open.device)
-    graph = root.graph
-    fresh, effort, stuck, batch = root.first(), 2 * steps, 0, 16
-    stack: list[Domains] = []
-    waiting: list[Domains] = []
-    most = math.inf  # sub-problems, once only those are left
-    while True:
+
+    def __init__(self, root: Root, ledger: Ledger, problem: int, steps: int) -> None:
+        self.root, self.ledger, self.problem, self.steps = root, ledger, problem, steps
+        self.fresh, self.points = root.improved(root.first(), 2 * steps)
+        self.reach = float(self.fresh.rough.min())  # the least bound of the root
+        self.stack: list[Domains] = []
+        self.waiting: list[Domains] = []
+        self.stuck = self.bounded = 0
+        self.most = math.inf  # domains, once only those that wait are left
+
+    def search(self, until: float, deadline: float) -> str | None:
+        """Until there is an answer, and the reason where it is none; nothing is returned where time is up."""
+        ledger, batch = self.ledger, 16
         begin = time.monotonic()
-        fresh, points = root.improved(fresh, effort)
-        effort = steps
-        owner = who.expand(len(fresh))
+        while True:
+            self._settle()
+            if not bool(ledger.open[self.problem]):
+                return ""
+            if not self.stack and self.waiting and not self.stuck:
+                ledger.proved_in_reals(self.problem, -float(torch.cat([w.real for w in self.waiting]).min()))
+                self.most, until = 2 * self.bounded + _PATIENCE, deadline
+                self.stuck, self.waiting = sum(self._push(domains) for domains in self.waiting), []
+            if not self.stack or self.bounded >= self.most:
+                break
+            took = time.monotonic() - begin
+            if time.monotonic() + took > until:
+                return None
+            # Batches as large as pays off, but short enough to stop in time.
+            batch = max(1, batch // 2) if took > 1 else min(512, 2 * batch) if took < 0.3 else batch
+            top = self.stack.pop()
+            if len(top) > batch:
+                self.stack.append(top.pick(slice(batch, None)))
+                top = top.pick(slice(0, batch))
+            begin = time.monotonic()
+            self.fresh, self.points = self.root.improved(children(top), self.steps)
+        if self.most < math.inf and (self.stuck or self.stack):
+            return ""
+        if self.stuck:
+            return f"{self.stuck} sub-problems with every ReLU split remain undecided"
+        ledger.proved(self.problem)
+        return ""
+
+    def _settle(self) -> None:
+        """Enter what was bounded last, and stack what stays open."""
+        ledger, fresh = self.ledger, self.fresh
+        owner = torch.full((len(fresh),), self.problem, device=ledger.open.device)
         ledger.count(owner)
+        self.bounded += len(fresh)
         done = fresh.lower > 0
         ledger.close(owner[done], -fresh.lower[done])
         with torch.no_grad():
-            score = root.spec.score(graph(points).unsqueeze(0)).squeeze(0)
-        ledger.offer(owner, points, score)
-        if not bool(ledger.open[problem]):
-            return ""
-        later = ~done & (fresh.real > 0) & (most == math.inf)
+            score = self.root.spec.score(self.root.graph(self.points).unsqueeze(0)).squeeze(0)
+        ledger.offer(owner, self.points, score)
+        later = ~done & (fresh.real > 0) & (self.most == math.inf)
         if bool(later.any()):
-            waiting.append(fresh.pick(later))
+            self.waiting.append(fresh.pick(later))
             done = done | later
-        stuck += _push(stack, fresh.pick(~done))
-        if not stack and waiting and not stuck:
-            ledger.proved_in_reals(problem, -float(torch.cat([w.real for w in waiting]).min()))
-            most = 2 * int(ledger.boxes[problem]) + _PATIENCE
-            stuck, waiting = sum(_push(stack, domains) for domains in waiting), []
-        if not stack or int(ledger.boxes[problem]) >= most:
-            break
-        took = time.monotonic() - begin
-        if time.monotonic() + took > deadline:
-            least = torch.cat([s.lower for s in (*stack, *waiting)])
-            if not stuck:
-                ledger.hope(who.expand(len(least)), -least)
+        self.stuck += self._push(fresh.pick(~done))
+
+    def _push(self, domains: Domains) -> int:
+        """Put what can be split on the stack, and tell how many cannot."""
+        live = domains.cuts >= 0
+        if bool(live.any()):
+            self.stack.append(domains.pick(live))
+        return int((~live).sum())
+
+    def give_up(self) -> None:
+        if not self.stuck:
+            least = torch.cat([s.lower for s in (*self.stack, *self.waiting)])
+            self.ledger.hope(torch.full((len(least),), self.problem, device=least.device), -least)
+
+
+def _decide_one(ledger: Ledger, problem: int, deadline: float, root: Root, steps: int, begin: float) -> str:
+    """Trees on one problem, of roots whose bounds are refined in between, each as long as everything before it took.
+
+    Where that changes nothing, the tree goes on where it stopped. Where it changes little, a tree is new all the same:
+    on a network of cifar10_resnet bounds that are 4 % better took 5,700 domains in place of 18,500.
+    """
+    region = ledger.region.pick(torch.tensor([problem], device=ledger.open.device))
+    rounds, share = _ROUNDS, _SHARE
+    tree, last = _Tree(root, ledger, problem, steps), False
+    while True:
+        now = time.monotonic()
+        reason = tree.search(deadline if last else min(deadline, 2 * now - begin), deadline)
+        now = time.monotonic()
+        if reason is not None:
+            return reason
+        if last or now >= deadline:
+            tree.give_up()
             return "out of time"
-        # Batches as large as pays off, but short enough to stop in time.
-        batch = max(1, batch // 2) if took > 1 else min(512, 2 * batch) if took < 0.3 else batch
-        top = stack.pop()
-        if len(top) > batch:
-            stack.append(top.pick(slice(batch, None)))
-            top = top.pick(slice(0, batch))
-        fresh = children(top)
-    if most < math.inf and (stuck or stack):
-        return ""
-    if stuck:
-        return f"{stuck} sub-problems with every ReLU split remain undecided"
-    ledger.proved(problem)
-    return ""
+        if now - begin > deadline - now:  # too late for a tree that is new
+            last = True
+            continue
+        root = _refined(tree.root, region, rounds, steps, now + share * (deadline - now))
+        if root is tree.root:
+            last = True
+        else:
+            before, tree = tree.reach, _Tree(root, ledger, problem, steps)
+            last, rounds, share = tree.reach <= (1 - _PAYS) * before, 4 * rounds, min(0.5, 2 * share)
 
 
 def decide_from(
     graph: Graph, ledger: Ledger, problem: int, deadline: float, plain: float, steps: int, first: Propagated | None
 ) -> str:
     """Branch and bound on one problem, whose bounds `first` took `plain` seconds."""
-    return _decide_one(ledger, problem, deadline, _root(graph, ledger, problem, deadline, plain, steps, first), steps)
+    begin = time.monotonic() - plain
+    root = _first_root(graph, ledger, problem, deadline, plain, steps, first)
+    return _decide_one(ledger, problem, deadline, root, steps, begin)
 
 
 @torch.no_grad()
@@ -142,7 +221,7 @@ def proved_plainly(ledger: Ledger, problem: Tensor, state: Propagated) -> bool:
     return bool(sure.all())
 
 
-def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 12) -> str:
+def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 6) -> str:
     """Plain bounds on all open problems, then branch and bound on each, sharing out the time that is left."""
     who = ledger.open.nonzero().squeeze(1)
     size = max(1, _TOGETHER // (graph.widest * min(2 * graph.widest, 4096)))

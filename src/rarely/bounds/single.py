@@ -60,15 +60,20 @@ def rough(
     state: Propagated, graph: Graph, region: Region, count: int, relaxations: Mapping[int, Relaxation]
 ) -> Propagated:
     """So many copies of a region in float32, with these relaxations. Claims nothing: no rounding is charged."""
-    free = [Charges(None, None, None)] * len(graph.nodes)
-    free[0] = Charges(None, torch.zeros_like(region.low), None)
-    return replace(
-        state,
-        graph=graph,
-        region=repeated(region, count),
-        bounds=[(low.float(), high.float()) for low, high in state.bounds],
-        relaxations=dict(relaxations),
-        charges=free,
-        floor=state.floor.float() * 0,
-        finite=torch.ones_like(state.finite),
+    return uncharged(
+        replace(
+            state,
+            graph=graph,
+            region=repeated(region, count),
+            bounds=[(low.float(), high.float()) for low, high in state.bounds],
+            relaxations=dict(relaxations),
+            floor=state.floor.float(),
+        )
     )
+
+
+def uncharged(state: Propagated) -> Propagated:
+    """The same as if nothing rounded: it claims nothing."""
+    free = [Charges(None, None, None)] * len(state.graph.nodes)
+    free[0] = Charges(None, torch.zeros_like(state.region.low[:1]), None)
+    return replace(state, charges=free, floor=torch.zeros_like(state.floor), finite=torch.ones_like(state.finite))

@@ -107,8 +107,8 @@ def optimise(
     rate: float = 0.25,
     real: bool = False,
     fast: Propagated | None = None,
-) -> tuple[LinearBound, dict[int, Tensor]]:
-    """Lower bounds of A v at node `start` with the slopes optimised for each row apart, and those slopes.
+) -> LinearBound:
+    """Lower bounds of A v at node `start` with the slopes optimised for each row apart.
 
     `real` as in `backward`. The slopes are looked for in the `fast` state in float32, if there is one.
     """
@@ -123,12 +123,12 @@ def optimise(
             return backward(climbed, start, rows, slopes, real=real and last and fast is None)
 
         found, kept = climb(bound, groups, steps, best if fast is None else None)
+        if fast is None:
+            return found
         slopes = {i: a.to(A.dtype) for i, a in zip(slopes, kept, strict=True)}
-        if fast is not None:
-            with torch.no_grad():
-                found = _better(backward(state, start, A, slopes, real=real), best)[1]
-        best = found
-    return best, slopes
+        with torch.no_grad():
+            return _better(backward(state, start, A, slopes, real=real), best)[1]
+    return best
 
 
 @dataclass(frozen=True)

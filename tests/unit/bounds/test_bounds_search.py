@@ -14,17 +14,31 @@ from nasty import box, generate, points, runs
 from torch import Tensor, nn
 
 import rarely.bounds.backward
+import rarely.bounds.domains as domains_of
 import rarely.bounds.graph
 import rarely.bounds.region
-from rarely.bounds import BoxRegion, Graph, Unprovable, bothsplit, build, decide, decide_boxes, operators
+from rarely.bounds import (
+    BallRegion,
+    BoxRegion,
+    Graph,
+    Unprovable,
+    bothsplit,
+    build,
+    decide,
+    decide_boxes,
+    operators,
+    relusplit,
+)
 from rarely.bounds.backward import Propagated, backward
 from rarely.bounds.crown import propagate
-from rarely.bounds.domains import Domains, Root, children
+from rarely.bounds.domains import Root
 from rarely.bounds.layers.dense import Dense
 from rarely.bounds.ledger import Ledger
-from rarely.bounds.relusplit import bounds_at_root
+from rarely.bounds.region import Region
+from rarely.bounds.relusplit import _refined, bounds_at_root
 from rarely.bounds.single import lowered, outward
 from rarely.bounds.spec import spec_of
+from rarely.bounds.splits import Domains, children
 
 
 def _dense(*widths: int, seed: int = 0) -> nn.Sequential:
@@ -151,12 +165,12 @@ def test_float32_without_its_charges_is_caught(monkeypatch: pytest.MonkeyPatch) 
     assert any(_wrong(seed, free=True) for seed in range(300))
 
 
-def _root(module: nn.Module, region: BoxRegion, renewed: bool) -> Root:
+def _root(module: nn.Module, region: Region) -> Root:
     graph = build(module, region.low.shape[1:])
     outputs = [(torch.eye(graph.classes)[i : i + 1] - torch.eye(graph.classes)[:1], torch.zeros(1)) for i in (1, 2)]
     spec = spec_of(outputs, graph.classes, 1, region.low.device)
     state = bounds_at_root(graph, region, math.inf, steps=4)
-    return Root(state if renewed else replace(state, slopes={}), spec, lowered(graph))
+    return Root(state, spec, lowered(graph))
 
 
 def _around(root: Root, x: Tensor, count: int) -> Domains:
@@ -170,13 +184,15 @@ def _around(root: Root, x: Tensor, count: int) -> Domains:
     return domains
 
 
-@pytest.mark.parametrize("renewed", [False, True])
-def test_a_domain_bounds_what_happens_in_it(renewed: bool) -> None:
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_domain_bounds_what_happens_in_it(compact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compact:
+        monkeypatch.setattr(domains_of, "_DENSE", 0)
     torch.manual_seed(1)
     centre = torch.randn(1, 6, dtype=torch.float64)
     region = BoxRegion(centre - 0.4, centre + 0.4)
-    root = _root(_dense(6, 20, 20, 3), region, renewed)
-    assert bool(root.state.slopes) is renewed
+    root = _root(_dense(6, 20, 20, 3), region)
+    assert (root.compact is not None) is compact
     closed = 0
     for _ in range(40):
         x = region.low + torch.rand(1, 6, dtype=torch.float64) * 0.8
@@ -194,7 +210,7 @@ def test_a_domain_bounds_what_happens_in_it(renewed: bool) -> None:
 def test_bounds_that_the_root_keeps_are_those_of_every_domain() -> None:
     centre = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     region = BoxRegion(centre - 0.4, centre + 0.4)
-    root = _root(_dense(6, 20, 20, 3), region, renewed=False)
+    root = _root(_dense(6, 20, 20, 3), region)
     both = children(replace(root.first(), cuts=torch.zeros(2, dtype=torch.long)))
     found, _ = root.improved(both, 4)
     assert torch.equal(found.low, both.low)
@@ -202,6 +218,92 @@ def test_bounds_that_the_root_keeps_are_those_of_every_domain() -> None:
     low, high = root.first().low[:1], root.first().high[:1]
     assert bool((found.low >= low).all())
     assert bool((found.high <= high).all())
+
+
+def _regions(shape: tuple[int, ...], seed: int) -> list[Region]:
+    centre = torch.randn(1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return [BoxRegion(centre - 0.3, centre + 0.3), BallRegion(centre, torch.full((1,), 0.7, dtype=torch.float64))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_compact_network_bounds_as_the_graph_does(seed: int) -> None:
+    module, shape = (_convolutional(seed), (2, 7, 7)) if seed % 2 else (_dense(6, 20, 20, 3, seed=seed), (6,))
+    for region in _regions(shape, seed):
+        root = _root(module, region)
+        domains = _around(root, region.low + (region.high - region.low) / 3, 5)
+        domains = replace(domains, slopes=torch.rand_like(domains.slopes), multipliers=torch.rand_like(domains.slopes))
+        assert root.compact is not None
+        lower, met, A = root._finder(domains)(domains)
+        exact = root._by_graph(root._state(domains), domains)
+        for found, known in zip((lower, met, A), exact, strict=True):
+            assert bool(((found - known).abs() <= 1e-4 * (1 + known.abs())).all())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_refined_bounds_hold_and_are_tighter(seed: int) -> None:
+    module, shape = (_convolutional(seed), (2, 7, 7)) if seed % 2 else (_dense(6, 30, 30, 30, 3, seed=seed), (6,))
+    region = _regions(shape, seed)[0]
+    root = _root(module, region)
+    new = _refined(root, region, 8, 4, math.inf)
+    x = region.low + torch.rand(2000, *shape, dtype=torch.float64) * (region.high - region.low)
+    corners = torch.where(torch.rand(2000, *shape) < 0.5, region.low, region.high)
+    assert _everywhere(root.graph, new.state, torch.cat([x, corners]))
+
+    def width(one: Root) -> float:
+        last = one.source(max(one.graph.relus))
+        return float((one.state.bounds[last][1] - one.state.bounds[last][0]).sum())
+
+    assert width(new) < 0.97 * width(root)
+
+
+def test_nothing_is_refined_where_no_relu_comes_before() -> None:
+    module = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)).requires_grad_(False)
+    region = _regions((6,), 0)[0]
+    root = _root(module, region)
+    assert _refined(root, region, 8, 4, math.inf) is root
+
+
+def _misrefined(seed: int) -> bool:
+    """Whether a refined bound on the outputs of a nasty network is broken by some way to run it."""
+    network = generate(seed)
+    low, high = box(network, seed)
+    try:
+        graph = build(network.module(), (network.length,))
+    except Unprovable:
+        return False
+    region = BoxRegion(low, high)
+    spec = spec_of([(torch.eye(graph.classes)[:1], torch.zeros(1))], graph.classes, 1, low.device)
+    root = _refined(Root(bounds_at_root(graph, region, math.inf), spec), region, 6, 2, math.inf)
+    C = torch.cat([torch.eye(graph.classes), -torch.eye(graph.classes)]).double()[None]
+    ends = backward(root.state, graph.output, C).lower[0].chunk(2)
+    least, most = ends[0].numpy(), -ends[1].numpy()  # what is not a number is neither above nor below
+    x = points(low, high, seed)
+    with np.errstate(over="ignore", invalid="ignore"):
+        seen = [y.astype(np.float64) for y in runs(network, x.astype(np.float32))]
+        return any(bool(((y < least) | (y > most)).any()) for y in seen)
+
+
+def test_no_refined_bound_on_a_nasty_network_is_wrong() -> None:
+    assert [seed for seed in range(150) if _misrefined(seed)] == []
+
+
+def test_bounds_are_refined_where_a_tree_does_not_close_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deep networks, whose layers widen what those before them miss: a clock says when, so every tree ends at once."""
+    asked: list[int] = []
+    real = relusplit.refined
+
+    def told(*args: object) -> object:
+        asked.append(1)
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(relusplit, "refined", told)
+    module = _dense(40, 40, 40, 40, 40, 1, seed=3)
+    low, high = torch.full((1, 40), -0.1), torch.full((1, 40), 0.1)
+    values = module(low + torch.rand(4000, 40) * 0.2)
+    most = float(values.max() + 10 * (values.max() - values.min()))
+    (proof,) = decide_boxes(module, low, high, [(torch.tensor([[-1.0]]), torch.tensor([-most]))], 60.0)
+    assert proof.status == "proved"
+    assert asked
 
 
 def test_relus_are_split_where_few_inputs_feed_wide_layers(monkeypatch: pytest.MonkeyPatch) -> None:
