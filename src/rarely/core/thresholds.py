@@ -60,9 +60,8 @@ LOG_FLOOR = math.log(1e-100)
 VAGUE = 3.0  # times the target error from which an answer is worth another method
 DRAWN = 1e-4  # thresholds from which `test` draws independent inputs before anything else: 37,000 without a violation
 REFEREE_ERROR = 0.3  # standard deviation of log p that a larger splitting run aims at where it only has to decide
-REFEREE_SHARE = (
-    0.02  # of log p, as such an error, and three times both where it agrees already: at log p = -40 MNIST took
-)
-# 2.6 million calls in one run of 20 to reach 0.3
+# Share of log p, as such an error, and three times both where it agrees already: at log p = -40 MNIST took 2.6 million
+# calls in one run of 20 to reach 0.3.
+REFEREE_SHARE = 0.02
 LOST = 0.2  # share of violations found from far out that may lie where splitting has none: on planes in 20 and 60
 # dimensions, which have one region, it was up to 0.11

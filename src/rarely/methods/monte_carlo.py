@@ -46,7 +46,7 @@ class MonteCarlo:
 
     def forecast(self, log_prob: float) -> float:
         needed = min(self.hits or math.inf, 1 / self.target_error**2 if self.target_error else math.inf)
-        return min(float(self.samples), needed * math.exp(-log_prob))
+        return min(float(self.samples), needed * math.exp(min(-log_prob, 700.0)))  # beyond it exp overflows
 
     def run(self, batch: Batch, rng: Rng, known: Sequence[Draws] | None = None) -> Run:
         """`known` are draws of each problem from before, which count towards the goal."""

@@ -56,10 +56,8 @@ class Proofs:
         spend, graphs = batch.spend, self.attempts.graphs
         seconds = min(math.inf if self.boxes is not None else self.seconds, self.share * spend.left_seconds)
         rows, before = batch.rows.tolist(), graphs.calls
-        problems, earlier = (
-            [batch.problems[row] for row in rows],
-            [self.attempts.proofs.get(row, _NONE) for row in rows],
-        )
+        problems = [batch.problems[row] for row in rows]
+        earlier = [self.attempts.proofs.get(row, _NONE) for row in rows]
         proofs = prove_all(problems, seconds, boxes=self.boxes, quick=self.quick, graphs=graphs, earlier=earlier)
         self.attempts.proofs.update(zip(rows, proofs, strict=True))
         calls = torch.tensor([proof.calls for proof in proofs])

@@ -66,9 +66,12 @@ class Faster:
 
     def _draw_lines(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
-        rivals, tilting = [dear(case, self.target_error) for case in cases], Tilting(target_error=error)
         known = [case.split.log_prob if isinstance(case.split, Number) else -math.inf for case in cases]
-        rivals = [min(own, tilting.forecast(hope)) for own, hope in zip(rivals, known, strict=True)]
+        others = Tilting(target_error=error), MonteCarlo(target_error=error)
+        rivals = [
+            min(dear(case, self.target_error), *(other.forecast(hope) for other in others))
+            for case, hope in zip(cases, known, strict=True)
+        ]
         regions = yield from LineSampling(target_error=error).lines(batch, starts, rng, rivals, known)
         self._look("line sampling", batch, regions, cases, before, goal)
         for case, region in zip(cases, regions, strict=True):

@@ -16,6 +16,7 @@ from rarely.core.spend import Spend
 from rarely.methods import Tilting, rungs
 from rarely.methods.ladder import bennett
 from rarely.methods.rungs import Law, _exchange, raised, walk
+from rarely.methods.tilted import TiltedRegion
 from rarely.methods.tilting import _neighbours
 
 
@@ -120,3 +121,17 @@ def test_only_temperatures_of_one_problem_change_places() -> None:
         ([0, 1, 8, 9], [2, 3, 10, 11]),
         ([2, 3], [4, 5]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("moves", "scatter", "rival", "going_on"),
+    [
+        (8, 2.7, 300_000.0, True),  # an error of 0.7 from chains too short to tell, and a rival that is no cheaper
+        (24, 2.7, 300_000.0, False),  # now they tell
+        (8, 2.7, 50_000.0, False),  # cheaper than tilting has ever been at this p
+        (24, 0.45, 300_000.0, False),  # good enough
+    ],
+)
+def test_short_chains_give_up_against_experience_only(moves: int, scatter: float, rival: float, going_on: bool) -> None:
+    region = TiltedRegion(moves=moves, values=tuple(-39.0 + scatter * (k % 2 - 0.5) for k in range(16)))
+    assert bool(Tilting()._more(region, 5_000 * moves, math.inf, rival)) == going_on

@@ -10,10 +10,19 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor, nn
 
-from rarely import Auto, Estimate, Gaussian, LineSampling, Misclassification, Outcome, Problem, estimate
+from rarely import Auto, Estimate, Execution, Gaussian, LineSampling, Misclassification, Outcome, Problem, estimate
 from rarely.core.errors import InputError
-from rarely.core.evidence import Draws, Number
+from rarely.core.evidence import SPLITTING, Draws, Number
+from rarely.core.rng import Rng
+from rarely.core.spend import Spend
 from rarely.core.thresholds import PILOT
+from rarely.methods.lined import LinedRegion
+from rarely.methods.proofs import Brackets
+from rarely.questions.case import Case
+from rarely.questions.climbing import dear
+from rarely.questions.faster import Faster
+from rarely.questions.strategy import Precision
+from rarely.stats.statistic import Replicates
 
 
 def numbers(result: Estimate) -> list[str]:
@@ -177,3 +186,33 @@ def test_two_competitive_classes(rho: float) -> None:
 def test_auto_refuses_senseless_settings() -> None:
     with pytest.raises(InputError, match="target_error"):
         Auto(target_error=-1.0)
+
+
+@pytest.mark.parametrize(("log_prob", "counted"), [(-5.7, True), (-6.1, False)])
+def test_independent_inputs_are_counted_where_populations_would_be_dearer(log_prob: float, counted: bool) -> None:
+    (batch,) = Execution(device="cpu").place([plane(20, 3.0)], Spend(1))
+    split = Number("splitting", SPLITTING, Replicates((log_prob,) * 8), 3_000)
+    case = Case(0, [split], lined=LinedRegion())
+    assert Faster(0.1, -230.0, 8).countable(batch, case, Precision(0.1)) == counted
+    assert not Faster(0.1, -230.0, 8).countable(batch, Case(0, [split]), Precision(0.1)), "no line was tried yet"
+
+
+def test_what_all_islands_miss_is_no_forecast() -> None:
+    """Eight islands that agree to 0.01 at log p = -40: even independent moves would need half a million calls."""
+    lucky = Number("splitting", SPLITTING, Replicates(tuple(-40 + 0.02 * (k % 2) for k in range(8))), 20_000)
+    case = Case(0, [lucky], cost=20_000)
+    assert dear(case, 0.1) == pytest.approx(9 * (lucky.log_prob / math.log(10)) ** 2 / 0.075**2)
+    wide = Number("splitting", SPLITTING, Replicates(tuple(-40 + 4.0 * (k % 2) for k in range(8))), 20_000)
+    assert dear(Case(0, [wide], cost=20_000), 0.1) == pytest.approx(20_000 * (wide.std / 0.075) ** 2)
+
+
+def test_bounds_beside_the_numbers_end_when_their_seconds_do() -> None:
+    problem = Problem(nn.Linear(20, 1).eval(), lambda x, y: y[:, 0] - 9.0, Gaussian(torch.zeros(20), 1.0))
+    (batch,) = Execution(device="cpu").place([problem] * 3, Spend(3))
+    run, told = Brackets(0.0).run(batch, Rng(0)), []
+    while not told:
+        try:
+            next(run)
+        except StopIteration as done:
+            told = done.value
+    assert [one.sentence for (one,) in told[1:]] == ["no seconds were left for rigorous bounds on p"] * 2
