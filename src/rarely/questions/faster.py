@@ -67,7 +67,7 @@ class Faster:
     def _draw_lines(self, batch: Batch, cases: list[Case], error: float, goal: Goal, rng: Rng) -> Work:
         before, starts = batch.calls(), [_joined(case.points, case.far) for case in cases]
         known = [case.split.log_prob if isinstance(case.split, Number) else -math.inf for case in cases]
-        others = Tilting(target_error=error), MonteCarlo(target_error=error)
+        others = Tilting(target_error=error), _counting(error)
         rivals = [
             min(dear(case, self.target_error), *(other.forecast(hope) for other in others))
             for case, hope in zip(cases, known, strict=True)
@@ -89,7 +89,7 @@ class Faster:
 
     def countable(self, batch: Batch, case: Case, goal: Goal) -> bool:
         """Where populations would come next, and independent inputs take fewer calls for the same error."""
-        split, plain, tilting = case.split, MonteCarlo(target_error=self.target_error), Tilting(self.target_error)
+        split, plain, tilting = case.split, _counting(self.target_error), Tilting(self.target_error)
         if not isinstance(split, Number) or not self.curved(batch, case, goal):
             return False
         return plain.forecast(split.log_prob) < tilting.forecast(split.log_prob)
@@ -143,6 +143,11 @@ class Faster:
         spent = (batch.calls() - before).tolist()
         both = zip(regions, spent, looks, strict=True)
         note(cases, [region.evidence(method, calls, look.unseen, look.lines) for region, calls, look in both], goal)
+
+
+def _counting(error: float) -> MonteCarlo:
+    """As many independent inputs as an error of log p takes."""
+    return MonteCarlo(10**15, target_error=error)
 
 
 def _joined(*points: Tensor | None) -> Tensor | None:

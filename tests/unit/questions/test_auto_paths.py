@@ -188,7 +188,7 @@ def test_auto_refuses_senseless_settings() -> None:
         Auto(target_error=-1.0)
 
 
-@pytest.mark.parametrize(("log_prob", "counted"), [(-5.7, True), (-6.1, False)])
+@pytest.mark.parametrize(("log_prob", "counted"), [(-5.7, True), (-6.1, False), (-200.0, False)])
 def test_independent_inputs_are_counted_where_populations_would_be_dearer(log_prob: float, counted: bool) -> None:
     (batch,) = Execution(device="cpu").place([plane(20, 3.0)], Spend(1))
     split = Number("splitting", SPLITTING, Replicates((log_prob,) * 8), 3_000)
