@@ -181,9 +181,7 @@ def section_resnet(args: argparse.Namespace) -> list[Row]:
 
 
 def section_resnet_black_box(args: argparse.Namespace) -> list[Row]:
-    return [
-        measured(black_box(p), truth, "Auto, no gradients", UNPROVED, args) for p, truth in resnet_problems(args)
-    ]
+    return [measured(black_box(p), truth, "Auto, no gradients", UNPROVED, args) for p, truth in resnet_problems(args)]
 
 
 def section_resnet_methods(args: argparse.Namespace) -> list[Row]:
