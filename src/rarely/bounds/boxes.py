@@ -48,6 +48,12 @@ class Rest:
     waiting: Boxes
     closed: float  # largest upper bound on the score in all other boxes
     boxes: int  # bounded so far
+    about: tuple[Tensor, ...]  # the whole box and the rows of the property: of other problems it says nothing
+
+    def concerns(self, about: tuple[Tensor, ...]) -> bool:
+        return all(
+            one.shape == other.shape and torch.equal(one, other) for one, other in zip(self.about, about, strict=True)
+        )
 
 
 def halves(low: Tensor, high: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:

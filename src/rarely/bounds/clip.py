@@ -14,6 +14,7 @@ from torch import Tensor
 from rarely.bounds.operators import EPS, TINY, gamma, magnitude
 
 _ROUNDS = 2  # what one half-space leaves lets another cut deeper
+_ENTRIES = 2**24  # of one chunk, up to which cutting costs no more than bounding does
 _BISECTIONS = 8  # of the weight of one row against another
 
 
@@ -21,10 +22,14 @@ def clipped(low: Tensor, high: Tensor, A: Tensor, b: Tensor, rows: Tensor, room:
     """For each polytope a box (N, P, n) that holds all x of low <= x <= high, (N, n), with A x + b <= room in its rows.
 
     A (N, m, n), b (N, m), `rows` (P, m) says whose they are, and `room` (N,) >= 0. Where nothing is left, all lower
-    ends are infinite.
+    ends are infinite. Many rows of many inputs are not summed, or cut nothing.
     """
-    A, b, rows = _with_pairs(low, high, A, b, rows)
     least, most = (end.unsqueeze(1).expand(-1, len(rows), -1) for end in (low, high))
+    together = (rows.mT.double() @ rows.double()).triu(1).nonzero()
+    if least.numel() * (len(together) + A.shape[1]) <= _ENTRIES:
+        A, b, rows = _with_pairs(low, high, A, b, rows, together)
+    elif least.numel() * A.shape[1] > _ENTRIES:
+        return least, most
     size, allowed = A.abs(), room.reshape(-1, 1, 1)
     for _ in range(_ROUNDS):
         fall = (most - least) / 2 @ size.mT
@@ -41,12 +46,13 @@ def clipped(low: Tensor, high: Tensor, A: Tensor, b: Tensor, rows: Tensor, room:
     return least, most
 
 
-def _with_pairs(low: Tensor, high: Tensor, A: Tensor, b: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _with_pairs(
+    low: Tensor, high: Tensor, A: Tensor, b: Tensor, rows: Tensor, together: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The bounds, and for any two rows of a polytope the sum whose least value in the box is about the highest.
 
     That value is concave in the weight of one row against the other, so that its slope says where to look.
     """
-    together = (rows.mT.double() @ rows.double()).triu(1).nonzero()
     i, j = together.unbind(1)
     (one, two), (at_one, at_two) = (A[:, i], A[:, j]), (b[:, i], b[:, j])
     ends = [torch.zeros_like(at_one), torch.ones_like(at_one)]

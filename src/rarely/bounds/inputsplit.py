@@ -141,7 +141,9 @@ def _begun(ledger: Ledger) -> tuple[Boxes, list[Boxes]]:
     owner = ledger.todo.nonzero().squeeze(1)
     low, high = ledger.region.low[owner].flatten(1), ledger.region.high[owner].flatten(1)
     whole = Boxes.whole(owner, low, high, ledger.spec.count)
-    rests = {p: rest for p in owner.tolist() if (rest := ledger.rests[p]) is not None}
+    rests = {
+        p: rest for p in owner.tolist() if (rest := ledger.rests[p]) is not None and rest.concerns(_about(ledger, p))
+    }
     fresh = torch.tensor([p not in rests for p in owner.tolist()], dtype=torch.bool, device=owner.device)
     todo, waiting = list[Boxes](), list[Boxes]()
     for p, rest in rests.items():
@@ -152,13 +154,19 @@ def _begun(ledger: Ledger) -> tuple[Boxes, list[Boxes]]:
     return whole.pick(fresh).joined(todo), waiting
 
 
+def _about(ledger: Ledger, problem: int) -> tuple[Tensor, ...]:
+    """What a problem is told by beside its network."""
+    spec = ledger.spec.pick(torch.tensor([problem], device=ledger.open.device))
+    return ledger.region.low[problem], ledger.region.high[problem], spec.C, spec.d, spec.owner
+
+
 def _pause(ledger: Ledger, todo: Boxes, waiting: Sequence[Boxes]) -> None:
     """Keep what is left of the problems that are open."""
     later = todo.pick(slice(0)).joined(waiting)
     for p in set(todo.owner.tolist()):
         if bool(ledger.open[p]):
             own = todo.pick(todo.owner == p), later.pick(later.owner == p)
-            ledger.rests[p] = Rest(*own, float(ledger.closed[p]), int(ledger.boxes[p]))
+            ledger.rests[p] = Rest(*own, float(ledger.closed[p]), int(ledger.boxes[p]), _about(ledger, p))
 
 
 def _halve(

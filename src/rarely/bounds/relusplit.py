@@ -106,13 +106,13 @@ class _Tree:
         self.waiting: list[Domains] = []
         self.stuck = self.bounded = 0
         self.most = math.inf  # domains, once only those that wait are left
+        self._settle()
 
     def search(self, until: float, deadline: float) -> str | None:
         """Until there is an answer, and the reason where it is none; nothing is returned where time is up."""
         ledger, batch = self.ledger, 16
         begin = time.monotonic()
         while True:
-            self._settle()
             if not bool(ledger.open[self.problem]):
                 return ""
             if not self.stack and self.waiting and not self.stuck:
@@ -132,6 +132,7 @@ class _Tree:
                 top = top.pick(slice(0, batch))
             begin = time.monotonic()
             self.fresh, self.points = self.root.improved(children(top), self.steps)
+            self._settle()
         if self.most < math.inf and (self.stuck or self.stack):
             return ""
         if self.stuck:

@@ -43,7 +43,7 @@ class Proofs:
     boxes: int | None = None
     quick: bool = False
     share: float = _SHARE  # of the seconds that are left, at most
-    attempts: Attempts = field(default_factory=Attempts)
+    attempts: Attempts | None = None  # of the same run, to go on from
 
     @property
     def at_once(self) -> int:
@@ -53,13 +53,14 @@ class Proofs:
         return 0.0
 
     def run(self, batch: Batch, rng: Rng) -> Run:
-        spend, graphs = batch.spend, self.attempts.graphs
+        attempts = self.attempts or Attempts()
+        spend, graphs = batch.spend, attempts.graphs
         seconds = min(math.inf if self.boxes is not None else self.seconds, self.share * spend.left_seconds)
         rows, before = batch.rows.tolist(), graphs.calls
         problems = [batch.problems[row] for row in rows]
-        earlier = [self.attempts.proofs.get(row, _NONE) for row in rows]
+        earlier = [attempts.proofs.get(row, _NONE) for row in rows]
         proofs = prove_all(problems, seconds, boxes=self.boxes, quick=self.quick, graphs=graphs, earlier=earlier)
-        self.attempts.proofs.update(zip(rows, proofs, strict=True))
+        attempts.proofs.update(zip(rows, proofs, strict=True))
         calls = torch.tensor([proof.calls for proof in proofs])
         calls[0] += graphs.calls - before
         spend.count(

@@ -59,10 +59,10 @@ class Bounding:
         yield from learn(Attack(), batch, cases, goal, rng)
 
     def prove(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
-        share = min(goal.patience, 1 - goal.patience)
-        first = Proofs(self.proof_seconds, self.proof_boxes, quick=True, share=share, attempts=cases[0].attempts)
+        share, attempts = min(goal.patience, 1 - goal.patience), cases[0].attempts
         for case in cases:
-            case.attempts = first.attempts
+            case.attempts = attempts
+        first = Proofs(self.proof_seconds, self.proof_boxes, quick=True, share=share, attempts=attempts)
         yield from learn(first, batch, cases, goal, rng)
 
     def bracketable(self, batch: Batch, case: Case, goal: Goal) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -379,3 +380,41 @@ def test_halves_start_from_what_is_known_of_the_whole(monkeypatch: pytest.Monkey
     for half in seen[1:3]:
         for (a, b), (c, d) in zip(half.bounds, seen[0].bounds, strict=True):
             assert bool((a >= c).all() & (b <= d).all())
+
+
+def test_what_an_attempt_left_says_nothing_of_another_problem() -> None:
+    """Boxes that are left of a problem nearly proved, offered to one that is violated nearly everywhere."""
+    net = _dense(2, 8, 8, 1, seed=3)
+    low, high = -torch.ones(1, 2), torch.ones(1, 2)
+    top = float(net(torch.rand(5000, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1).max())
+    hard = [(-torch.ones(1, 1), torch.tensor([-top - 0.002]))]
+    easy = [(-torch.ones(1, 1), torch.tensor([-top + 0.5]))]
+    begun = decide_boxes(net, low, high, hard, math.inf, boxes=1)
+    assert begun[0].rest is not None
+    assert decide_boxes(net, low, high, hard, math.inf, boxes=10_000, earlier=begun)[0].status == "proved"
+    assert decide_boxes(net, low, high, easy, math.inf, boxes=10_000, earlier=begun)[0].status == "violated"
+    wider = decide_boxes(net, 3 * low, 3 * high, hard, math.inf, boxes=10_000, earlier=begun)
+    assert wider[0].status == decide_boxes(net, 3 * low, 3 * high, hard, math.inf, boxes=10_000)[0].status
+
+
+def test_a_tree_that_pauses_searches_nothing_twice() -> None:
+    net = _dense(24, 22, 20, 1, seed=3)
+    graph, high = build(net, (24,)), torch.ones(1, 24).double()
+    x = torch.rand(2000, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    bound = float(decide_boxes(net, -high, high, [(-torch.ones(1, 1), torch.tensor([-1e9]))], 10.0)[0].bound) + 1e9
+    wanted = torch.tensor([-float(net(x).max()) - 0.6 * (bound - float(net(x).max()))])
+
+    def tree() -> tuple[Ledger, relusplit._Tree]:
+        spec = spec_of([(-torch.ones(1, 1), wanted)], 1, 1, torch.device("cpu"))
+        ledger = Ledger(net, torch.float32, BoxRegion(-high, high), spec, "float32")
+        root = relusplit._first_root(graph, ledger, 0, time.monotonic() + 1e6, 0.0, 2, None)
+        return ledger, relusplit._Tree(root, ledger, 0, 2)
+
+    ledger, whole = tree()
+    assert whole.search(math.inf, math.inf) == ""
+    paused, halting = tree()
+    assert halting.search(0.0, math.inf) is None
+    assert halting.search(0.0, math.inf) is None
+    assert halting.search(math.inf, math.inf) == ""
+    assert ledger.proofs[0].status == paused.proofs[0].status
+    assert whole.bounded == halting.bounded > 2

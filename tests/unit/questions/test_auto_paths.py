@@ -10,14 +10,26 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor, nn
 
-from rarely import Auto, Estimate, Execution, Gaussian, LineSampling, Misclassification, Outcome, Problem, estimate
+from rarely import (
+    Auto,
+    Box,
+    Estimate,
+    Execution,
+    Gaussian,
+    LinearConstraint,
+    LineSampling,
+    Misclassification,
+    Outcome,
+    Problem,
+    estimate,
+)
 from rarely.core.errors import InputError
 from rarely.core.evidence import SPLITTING, Draws, Number
 from rarely.core.rng import Rng
 from rarely.core.spend import Spend
 from rarely.core.thresholds import PILOT
 from rarely.methods.lined import LinedRegion
-from rarely.methods.proofs import Brackets
+from rarely.methods.proofs import Brackets, Proofs
 from rarely.questions.case import Case
 from rarely.questions.climbing import dear
 from rarely.questions.faster import Faster
@@ -216,3 +228,14 @@ def test_bounds_beside_the_numbers_end_when_their_seconds_do() -> None:
         except StopIteration as done:
             told = done.value
     assert [one.sentence for (one,) in told[1:]] == ["no seconds were left for rigorous bounds on p"] * 2
+
+
+def test_a_method_that_is_used_again_knows_nothing_of_its_last_problem() -> None:
+    """What was left of a problem that is never violated is no proof about one that always is."""
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+    never, always = (
+        Problem(net, LinearConstraint([[-1.0]], [bound]), Box(torch.zeros(2), torch.ones(2))) for bound in (-50.0, 50.0)
+    )
+    method = Proofs(boxes=8)
+    assert estimate(never, method).outcome is Outcome.PROVED_SAFE
+    assert estimate(always, method).outcome is not Outcome.PROVED_SAFE
