@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from rarely.bounds.rows import Rows
+
 
 @dataclass(frozen=True)
-class Boxes:
+class Boxes(Rows):
     """Sub-problems: the problem of each, its box, and upper bounds on its score, as the network runs and in reals.
 
     Also which polytopes a violation in it might be in.
@@ -28,16 +29,6 @@ class Boxes:
         """Boxes that nothing is known of."""
         live = torch.ones(len(owner), polytopes, dtype=torch.bool, device=low.device)
         return cls(owner, low, high, *(torch.full_like(low[:, 0], torch.inf),) * 2, live)
-
-    def pick(self, index: Tensor | slice) -> Boxes:
-        return Boxes(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    def joined(self, others: Sequence[Boxes]) -> Boxes:
-        """Itself and then others."""
-        return Boxes(*(torch.cat([getattr(p, f.name) for p in (self, *others)]) for f in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.owner)
 
 
 @dataclass(frozen=True)

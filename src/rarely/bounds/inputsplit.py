@@ -160,8 +160,10 @@ def _about(ledger: Ledger, problem: int) -> tuple[Tensor, ...]:
     return ledger.region.low[problem], ledger.region.high[problem], spec.C, spec.d, spec.owner
 
 
-def _pause(ledger: Ledger, todo: Boxes, waiting: Sequence[Boxes]) -> None:
-    """Keep what is left of the problems that are open."""
+def _pause(ledger: Ledger, todo: Boxes, waiting: Sequence[Boxes] | None) -> None:
+    """Keep what is left of the problems that are open; nothing of those that are proved in real arithmetic already."""
+    if waiting is None:
+        return
     later = todo.pick(slice(0)).joined(waiting)
     for p in set(todo.owner.tolist()):
         if bool(ledger.open[p]):
@@ -185,8 +187,7 @@ def _halve(
         for part in chunks(len(work), size):
             here = work.pick(part)
             if time.monotonic() > deadline:
-                if waiting is not None:
-                    _pause(ledger, work.pick(slice(part.start, None)).joined(parts), waiting)
+                _pause(ledger, work.pick(slice(part.start, None)).joined(parts), waiting)
                 return "out of time"
             if bool((live := ledger.open[here.owner]).any()):
                 parts.append(_process(graph, ledger, here.pick(live), ascents, deadline, waiting))
@@ -199,8 +200,7 @@ def _halve(
         rest = left.joined(waiting or [])
         ledger.hope(rest.owner, rest.reach)
         if int(ledger.boxes.sum()) >= most:
-            if waiting is not None:
-                _pause(ledger, left, waiting)
+            _pause(ledger, left, waiting)
             return "out of boxes"
         if not bool((left.high > left.low).any(1).all()):
             return "a box as small as floating point allows remains undecided"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from rarely.bounds.crown import propagate
 from rarely.bounds.graph import Graph, joined, parted, pruned
 from rarely.bounds.likely import Likely
 from rarely.bounds.operators import Elementwise
+from rarely.bounds.rows import Rows
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Polytope, Spec, spec_of
 from rarely.bounds.splits import halved
@@ -41,7 +42,7 @@ _SHARP = 15.0  # nats below the largest bound down to which bounds are made shar
 
 
 @dataclass(frozen=True)
-class Leaves:
+class Leaves(Rows):
     """N leaves. T counts the ReLUs, R the entries that feed any operator that is not affine."""
 
     polytope: Tensor  # (N,) the way to violate
@@ -57,15 +58,6 @@ class Leaves:
     mass: Tensor  # (N,) the same, as sharp as is known
     cut: Tensor  # (N,) the ReLU to split next, -1 where none is left
     node: Tensor  # (N,) in the tree
-
-    def pick(self, index: Tensor | slice) -> Leaves:
-        return Leaves(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    def join(self, other: Leaves) -> Leaves:
-        return Leaves(*(torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.mass)
 
 
 def log_added(a: float, b: float) -> float:
@@ -143,7 +135,7 @@ class Tree:
         worth = leaves.exponent > -self.level
         self.visits = int(worth.sum())
         if self.visits:
-            leaves = self._visit(leaves.pick(worth)).join(leaves.pick(~worth))
+            leaves = self._visit(leaves.pick(worth)).joined([leaves.pick(~worth)])
         self._settle()
         return leaves
 
@@ -228,7 +220,7 @@ class Tree:
         if not len(order):
             return False
         rest = torch.ones_like(leaves.cut, dtype=torch.bool).index_fill_(0, order, False)
-        self.leaves = leaves.pick(rest).join(self.visit(self._children(leaves.pick(order))))
+        self.leaves = leaves.pick(rest).joined([self.visit(self._children(leaves.pick(order)))])
         return True
 
     def _children(self, leaves: Leaves) -> Leaves:

@@ -66,7 +66,7 @@ def refined(state: Propagated, node: int, rounds: int, steps: int, deadline: flo
         if time.monotonic() > deadline or not bool(worst.any()) or leaves.signs.numel() > _KEPT:
             break
         halves, _ = root.improved(children(leaves.pick(worst)), steps)
-        leaves = leaves.pick(~worst).joined(halves)
+        leaves = leaves.pick(~worst).joined([halves])
     least = _least(least, root.proved(leaves, torch.arange(len(leaves), device=low.device)))
     k = len(index)
     low[:, index] = torch.fmax(low[:, index], least[:k])

@@ -100,13 +100,11 @@ class _Tree:
 
     def __init__(self, root: Root, ledger: Ledger, problem: int, steps: int) -> None:
         self.root, self.ledger, self.problem, self.steps = root, ledger, problem, steps
-        self.fresh, self.points = root.improved(root.first(), 2 * steps)
-        self.reach = float(self.fresh.rough.min())  # the least bound of the root
         self.stack: list[Domains] = []
         self.waiting: list[Domains] = []
         self.stuck = self.bounded = 0
         self.most = math.inf  # domains, once only those that wait are left
-        self._settle()
+        self.reach = self._enter(root.first(), 2 * steps)  # the least bound of the root
 
     def search(self, until: float, deadline: float) -> str | None:
         """Until there is an answer, and the reason where it is none; nothing is returned where time is up."""
@@ -131,8 +129,7 @@ class _Tree:
                 self.stack.append(top.pick(slice(batch, None)))
                 top = top.pick(slice(0, batch))
             begin = time.monotonic()
-            self.fresh, self.points = self.root.improved(children(top), self.steps)
-            self._settle()
+            self._enter(children(top), self.steps)
         if self.most < math.inf and (self.stuck or self.stack):
             return ""
         if self.stuck:
@@ -140,22 +137,23 @@ class _Tree:
         ledger.proved(self.problem)
         return ""
 
-    def _settle(self) -> None:
-        """Enter what was bounded last, and stack what stays open."""
-        ledger, fresh = self.ledger, self.fresh
+    def _enter(self, domains: Domains, steps: int) -> float:
+        """Bound domains and stack what stays open; gives the least bound of them."""
+        ledger, (fresh, points) = self.ledger, self.root.improved(domains, steps)
         owner = torch.full((len(fresh),), self.problem, device=ledger.open.device)
         ledger.count(owner)
         self.bounded += len(fresh)
         done = fresh.lower > 0
         ledger.close(owner[done], -fresh.lower[done])
         with torch.no_grad():
-            score = self.root.spec.score(self.root.graph(self.points).unsqueeze(0)).squeeze(0)
-        ledger.offer(owner, self.points, score)
+            score = self.root.spec.score(self.root.graph(points).unsqueeze(0)).squeeze(0)
+        ledger.offer(owner, points, score)
         later = ~done & (fresh.real > 0) & (self.most == math.inf)
         if bool(later.any()):
             self.waiting.append(fresh.pick(later))
             done = done | later
         self.stuck += self._push(fresh.pick(~done))
+        return float(fresh.rough.min())
 
     def _push(self, domains: Domains) -> int:
         """Put what can be split on the stack, and tell how many cannot."""

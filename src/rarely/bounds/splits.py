@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from rarely.bounds.rows import Rows
+
 
 @dataclass(frozen=True)
-class Domains:
+class Domains(Rows):
     """N sub-problems; U counts the ReLUs of the network that are unsettled at the root."""
 
     signs: Tensor  # (N, U) in {-1, 0, 1}
@@ -23,15 +25,6 @@ class Domains:
     real: Tensor  # (N,) the same in real arithmetic
     rough: Tensor  # (N,) what was found before it was proved, in float32
     cuts: Tensor  # (N,) the ReLU to split next, -1 when none is left
-
-    def pick(self, index: Tensor | slice) -> Domains:
-        return Domains(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    def joined(self, other: Domains) -> Domains:
-        return Domains(*(torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.lower)
 
     @property
     def empty(self) -> Tensor:

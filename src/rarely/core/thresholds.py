@@ -33,9 +33,6 @@ COUNTED_SHARE = 0.75
 # The second round of lines: on the six MNIST references the std of 8 replicates came out 0.7 of the spread over seeds.
 LINES_SHARE = 0.7
 
-# Tilting: on eight ResNet-20 references 16 replicates told no less than the spread over seeds, and calls are dear.
-TILTING_SHARE = 1.0
-
 # Importance sampling and counting between bounds: a draw costs one call and no start-up, so that half the target costs
 # 8,000 calls, and 2,000, where they apply.
 WEIGHTS_SHARE = 0.5

@@ -23,7 +23,7 @@ from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
-from rarely.core.thresholds import LOG_FLOOR, TILTING_SHARE
+from rarely.core.thresholds import LOG_FLOOR
 from rarely.core.witnesses import gather_witnesses
 from rarely.methods.annealing import WIDE, Annealing
 from rarely.methods.base import Progress, Run, progress
@@ -130,7 +130,7 @@ class Tilting:
 
         `spent` calls are behind it and `left` are left; another method would take `rival` for the same error.
         """
-        excess, restless = region.std / (TILTING_SHARE * self.target_error), region.restless
+        excess, restless = region.std / self.target_error, region.restless
         had, per_move, least = region.moves, spent / region.moves, _LEAST * self.length
         needed = spent * excess**2
         if had < least:  # so short chains say too little of what longer ones need to give up against experience

@@ -60,8 +60,6 @@ class Bounding:
 
     def prove(self, batch: Batch, cases: list[Case], goal: Goal, rng: Rng) -> Work:
         share, attempts = min(goal.patience, 1 - goal.patience), cases[0].attempts
-        for case in cases:
-            case.attempts = attempts
         first = Proofs(self.proof_seconds, self.proof_boxes, quick=True, share=share, attempts=attempts)
         yield from learn(first, batch, cases, goal, rng)
 

@@ -75,7 +75,7 @@ class Case:
     compass: Compass | None = None  # what populations know of the direction in which scores rise
     scale: int = 1  # size of the last populations over the referee's
     cost: int = 0  # calls of the referee
-    attempts: Attempts = field(default_factory=Attempts)  # to prove it and the others of its batch
+    attempts: Attempts = field(default_factory=Attempts)  # to prove it and the others of its run, which share them
     _believed: tuple[int, Belief] | None = field(default=None, repr=False)
 
     @property

@@ -19,6 +19,7 @@ from rarely.core.thresholds import COUNTED_SHARE, LOG_FLOOR, PILOT, VAGUE
 from rarely.inputs.mixture import Mixture
 from rarely.methods.base import Progress, Run, progress
 from rarely.methods.monte_carlo import MonteCarlo
+from rarely.methods.proofs import Attempts
 from rarely.methods.splitting import Splitting
 from rarely.questions.bounding import Bounding
 from rarely.questions.case import Case, Goal, Step, Work, mixture_of
@@ -106,7 +107,8 @@ class Auto:
 
     def pursue(self, batch: Batch, rng: Rng, goal: Goal, known: Sequence[Evidence] = ()) -> Run:
         """Take steps until the goal is reached. What is `known` of every problem already is not learnt again."""
-        cases = [Case(row, goal.admitted(known)) for row in range(len(batch))]
+        attempts = Attempts()
+        cases = [Case(row, goal.admitted(known), attempts=attempts) for row in range(len(batch))]
         waiting = cases
         for name in goal.order:
             waiting = yield from self._settle(batch, waiting, goal, rng)
