@@ -98,6 +98,10 @@ class Rng:
         """A seed for a stream of its own."""
         return int(torch.randint(2**62, (), generator=self.generator, device=self.device))
 
+    def key(self) -> Tensor:
+        """64 random bits (1,) where the numbers are used: the key of a program that makes its own."""
+        return torch.randint(-(2**63), 2**63 - 1, (1,), generator=self.generator, device=self.device)
+
     def globally(self, draw: Callable[[], T]) -> T:
         """Run code that draws from torch's global generator (a user's sampler), seeded by this one."""
         devices, seed = [self.device] if self.device.type == "cuda" else [], self.seed()

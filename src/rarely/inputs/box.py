@@ -9,6 +9,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from rarely.core.coordinates import Coordinates
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, inside, leading, tensor
 from rarely.core.rng import TORCHS, Rng
@@ -46,6 +47,10 @@ class Box:
     @property
     def words(self) -> str:
         return f"uniform in {ranges(self.low, self.high)}"
+
+    @property
+    def coordinates(self) -> Coordinates:
+        return Coordinates(True, self.low, self.high)
 
     @cached_property
     def _span(self) -> Span:

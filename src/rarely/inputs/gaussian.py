@@ -8,6 +8,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from rarely.core.coordinates import Coordinates
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, array, assign, event_dims, inside, tensor
 from rarely.core.words import ranges, span
@@ -55,6 +56,10 @@ class Gaussian:
         related = "" if self.independent else ", and correlations"
         around = f"normal around an input of {self.mean.numel():,} numbers"
         return f"{around}, with standard deviation {span(self.std)}{related}"
+
+    @property
+    def coordinates(self) -> Coordinates | None:
+        return Coordinates(False, self.mean, self.std) if self.independent else None
 
     def log_density(self, x: Tensor) -> Tensor:
         offset = x - self.mean

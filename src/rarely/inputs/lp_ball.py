@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rarely.core.arguments import ends, real
+from rarely.core.coordinates import Coordinates
 from rarely.core.errors import InputError
 from rarely.core.input_model import ArrayLike, Shape, assign, event_dims, inside, kept_normals, leading, tensor
 from rarely.core.rng import TORCHS, Rng
@@ -75,6 +76,10 @@ class LpBall:
         ball = f"uniform in the ball of radius {float(self.radius):g} in the {norm}-norm around an input"
         limits = f"values between {float(self.low.min()):.4g} and {float(self.high.max()):.4g}"
         return f"{ball} of {self.middle.numel():,} numbers; {limits}"
+
+    @property
+    def coordinates(self) -> Coordinates | None:
+        return Coordinates(True, self.low, self.high) if self.norm == math.inf else None
 
     @cached_property
     def _span(self) -> Span:

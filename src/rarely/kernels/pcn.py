@@ -11,6 +11,8 @@ from torch import Tensor
 from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.rng import Rng
+from rarely.gpu.chip import Chip, chip_for
+from rarely.gpu.moves import moves_of
 from rarely.kernels.base import State, allowed, normal_init, nudge, passes
 from rarely.stats import fused
 
@@ -56,6 +58,11 @@ class PCN:
         return replace(state, unit=torch.exp2(3 * torch.ceil(torch.log2(ratio) / 3)))
 
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
+        moves = moves_of(batch, state.position, state.scale, state.unit, rng)
+        if moves is not None:
+            proposed = batch.score(moves.inputs().reshape(*state.score.shape, *batch.inputs.event_shape))
+            moves.keep(ok := passes(proposed, level, strict))
+            return replace(state, score=torch.where(ok, proposed, state.score)), ok
         beta = (state.scale.unsqueeze(-1) * (1.0 if state.unit is None else state.unit)).clamp_max(1.0)
         score, moved, chance = [], [], []
         # Piece by piece, from the proposal to its acceptance: all that a piece needs stays in the caches of a CPU.
@@ -74,6 +81,10 @@ class PCN:
         if len(score) == 1:
             return replace(state, score=score[0]), moved[0]
         return replace(state, score=torch.cat(score, 1)), torch.cat(moved, 1)
+
+    def chip(self, batch: Batch) -> Chip | None:
+        """Many steps at once, where a GPU can hold all they need."""
+        return chip_for(batch, normal=True)
 
     def adapt(self, state: State, accepted: Tensor) -> State:
         return nudge(state, accepted, self.target, self.rate, 1.0 if state.unit is None else 8.0)

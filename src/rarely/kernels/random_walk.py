@@ -13,6 +13,7 @@ from rarely.core.batch import Batch
 from rarely.core.errors import InputError
 from rarely.core.input_model import event_dims
 from rarely.core.rng import Rng
+from rarely.gpu.chip import Chip, chip_for
 from rarely.kernels.base import State, passes
 from rarely.stats import fused
 from rarely.stats.normal import truncated_quantile
@@ -76,6 +77,10 @@ class RandomWalk:
         accept = torch.log(rng.uniform(score.shape, score.dtype)) < log_ratio
         ok = passes(score, level, strict) & accept
         return state.accept(State(y, score, state.scale, log_density=density), ok), ok
+
+    def chip(self, batch: Batch) -> Chip | None:
+        """Many steps at once, where a GPU can hold all they need."""
+        return chip_for(batch, normal=False) if self.proposal == "uniform" else None
 
     def adapt(self, state: State, accepted: Tensor) -> State:
         factor = torch.where(accepted.to(state.scale.dtype) < self.target, 0.5, 1.02)

@@ -56,9 +56,12 @@ def move(walk: Walk, state: State, level: Tensor, steps: int | None, cap: int) -
     """Apply `steps` moves to all chains (Alg. 1 l. 12), or with None as many as decorrelate them, up to `cap`."""
     start, n = state.copy() if steps is None else state, state.score.shape[1]
     walk.begin(state, level)
-    while walk.done < (steps if steps is not None else cap):
-        walk.step()
-        if steps is None and walk.done in _CHECKPOINTS:
+    if steps is not None:
+        walk.advance(steps)
+        return _moved(walk, start, walk.finish())
+    for stop in sorted({*(point for point in _CHECKPOINTS if point < cap), cap}):
+        walk.advance(stop - walk.done)
+        if stop in _CHECKPOINTS:
             left, slack = _by_problem(walk.batch, correlation(start.score, walk.state.score), n)
             if not bool((left < SCORE_CORRELATION + slack).all()):  # then the positions need no look
                 continue
@@ -73,8 +76,7 @@ def chains(walk: Walk, state: State, level: Tensor, length: int, thin: int) -> M
     walk.begin(state, level)
     kept = [walk.state.copy()]
     for _ in range(length - 1):
-        for _ in range(thin):
-            walk.step()
+        walk.advance(thin)
         kept.append(walk.state.copy())
     scale = walk.finish().scale
     return _moved(walk, kept[0], State.join([replace(state, scale=scale) for state in kept]))

@@ -94,8 +94,12 @@ class Splitting:
 
     def forecast(self, log_prob: float) -> float:
         levels = max(log_prob, self.log_p_min) / math.log(self.quantile)
-        steps = (1 if self.keep == "all" else 10) if self.steps == "auto" else self.steps
-        return self.at_once * (1 + levels * steps)
+        return self.at_once * (1 + levels * self._steps)
+
+    @property
+    def _steps(self) -> int:
+        """Steps that every particle of a level takes, about."""
+        return (1 if self.keep == "all" else 10) if self.steps == "auto" else self.steps
 
     def run(self, batch: Batch, rng: Rng) -> Run:
         before = batch.calls()
@@ -152,7 +156,7 @@ class _Populations:
         rows = torch.arange(b).repeat_interleave(s.islands)  # problem of each population still running
         slots = torch.arange(s.islands).repeat(b)
         part = self.batch.take(rows)
-        walk = self._walk(part)
+        walk = self._walk(part, n)
         state = self.kernel.init(part, n, self.rng)
         first = check_first(part.property, state.score)
         hits = (state.score >= 0).sum(1).tolist()
@@ -172,7 +176,7 @@ class _Populations:
                 rows, slots = rows[going], slots[going]
                 index = going.to(level.device)
                 part, state, level = self.batch.take(rows), state.rows(index), level[index]
-                walk = self._walk(part)
+                walk = walk.take(part, index)
                 choice = Selection(*(getattr(choice, f)[index] for f in choice.__dataclass_fields__))
             cap = self._cap(rows, n, int(choice.survivors.min()))
             moved = self._advance(walk, state, choice, level, n, length, cap)
@@ -185,8 +189,9 @@ class _Populations:
                     before = self.islands[i][j].slope
                     self.islands[i][j].slope = slope if before is None else before + slope
 
-    def _walk(self, part: Batch) -> Walk:
-        return Walk(self.kernel, part, self.settings.rule == "strict", self.rng)
+    def _walk(self, part: Batch, n: int) -> Walk:
+        strict, evaluations = self.settings.rule == "strict", len(part) * n * self.settings._steps
+        return Walk(self.kernel, part, strict, self.rng, evaluations)
 
     def _advance(
         self, walk: Walk, state: State, choice: Selection, level: Tensor, n: int, length: int, cap: int

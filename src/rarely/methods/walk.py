@@ -1,9 +1,9 @@
-"""The step loop of a level: one step after another, recorded once and replayed where the device can."""
+"""The step loop of a level: one step after another, recorded and replayed, or all in one program, where a GPU can."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
@@ -11,8 +11,11 @@ from torch import Tensor
 from rarely.core.batch import Batch
 from rarely.core.execution import record
 from rarely.core.rng import Rng
+from rarely.gpu.chip import Chip
 from rarely.kernels.base import Kernel, State
 
+_WORTH = 10**7  # evaluations of a level from which a program is made: compiling takes about a second
+_LONGEST = 32  # steps between two looks at the acceptance, of a kernel that adapts by the step
 _FIRST = 16  # steps taken one by one before one is recorded: recording costs as much as some ten of them
 
 
@@ -20,34 +23,77 @@ class Walk:
     """Repeated steps of one kernel on one batch.
 
     On a GPU a step is some thirty kernels, which take longer to launch than a small network to run. It always reads and
-    writes the same tensors, so it is recorded as one graph and replayed: nothing of a level waits for the host.
+    writes the same tensors, so it is recorded as one graph and replayed: nothing of a level waits for the host. Many
+    steps of a small network are one program (`gpu/chip.py`). `evaluations` are those expected of a level.
     """
 
     state: State
     total: Tensor  # (B, N) how often each chain moved since `begin`
     done: int
 
-    def __init__(self, kernel: Kernel, batch: Batch, strict: bool, rng: Rng) -> None:
+    def __init__(self, kernel: Kernel, batch: Batch, strict: bool, rng: Rng, evaluations: float = 0) -> None:
         self.kernel, self.batch, self.strict, self.rng = kernel, batch, strict, rng
+        make: Callable[[Batch], Chip | None] = getattr(kernel, "chip", lambda _: None)
+        self._chip = make(batch) if evaluations >= _WORTH else None
+        self._compared = False
         self._level = torch.empty(0)
         self._taken = 0
         self._replay: Callable[[], None] | None = None
         self._spent = (torch.zeros(0), torch.zeros(0))  # evaluations and gradients of a recorded step
 
+    def take(self, batch: Batch, index: Tensor) -> Walk:
+        """The same on some of the rows, at `index` on the device, which are `batch`."""
+        walk = Walk(self.kernel, batch, self.strict, self.rng)
+        walk._chip, walk._compared = None if self._chip is None else self._chip.take(index), self._compared
+        return walk
+
     def begin(self, state: State, level: Tensor) -> None:
         """Start from `state`, which is used up, above `level` (B,)."""
         state = self.kernel.fit(state)
         self.done = 0
+        if self._chip is not None and not self._compared:
+            self._compared = True
+            if not self._chip.agrees(state.position, state.score, state.scale, self.rng):
+                self._chip = None
         if self._replay is not None and state.score.shape != self.total.shape:  # a recording is of one size
             self._replay, self._taken = None, 0
         if self._replay is None:
             self.state, self._level, self.total = state, level.unsqueeze(1).clone(), torch.zeros_like(state.score)
+            if self._chip is not None:  # it writes to memory as it lies; the first scores are still needed
+                whole = {name: getattr(state, name).contiguous() for name in ("position", "scale")}
+                self.state = replace(state, score=state.score.clone(), **whole)
             return
         self._level.copy_(level.unsqueeze(1))
         self.total.zero_()
         _overwrite(self.state, state)
 
-    def step(self) -> None:
+    def advance(self, steps: int) -> None:
+        """Take so many steps."""
+        if self._chip is None:
+            for _ in range(steps):
+                self._step()
+            return
+        end = self.done + steps
+        while self.done < end:
+            most = self._chip.steps_at_once(self.state.score.shape[1])
+            if self.kernel.adapts == "step":  # soon after a start, when most is to be learnt
+                most = min(most, max(1, min(self.done, _LONGEST)))
+            self._leap(self._chip, min(most, end - self.done))
+
+    def _leap(self, chip: Chip, steps: int) -> None:
+        state = self.state
+        self.batch.spend.charge(self.batch.rows, steps * state.score.shape[1])
+        moves = torch.zeros_like(state.score)
+        chip.walk(
+            state.position, state.score, moves, state.scale, state.unit, self._level.squeeze(1), self.strict, steps,
+            self.rng,
+        )  # fmt: skip
+        if self.kernel.adapts == "step":
+            self.state = self.kernel.adapt(state, moves / steps)
+        self.total += moves
+        self.done += steps
+
+    def _step(self) -> None:
         if self._replay is not None:
             self.batch.spend.check()
             self._replay()
