@@ -352,7 +352,8 @@ class _Linear(nn.Module):
     def __init__(self, size: int, lead: float) -> None:
         super().__init__()
         weight = torch.randn(size, 2, generator=torch.Generator().manual_seed(1))
-        self.weight, self.lead = nn.Parameter(weight, requires_grad=False), torch.tensor([lead, 0.0])
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.lead = nn.Parameter(torch.tensor([lead, 0.0]), requires_grad=False)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -116,6 +116,12 @@ class Batch:
         chance, model = self.log_kept(z), cast(Any, self.inputs)
         return None if chance is None else chance - model.log_share.to(chance)
 
+    def outputs(self, x: Tensor) -> Tensor:
+        """Outputs (B, N, *out) of inputs (B, N, *event) that are no codes."""
+        self.spend.charge(self.rows, x.shape[1])
+        with torch.no_grad():
+            return self.forward(x, self.rows)
+
     def score(self, x: Tensor) -> Tensor:
         """Scores (B, N) of inputs (B, N, *event)."""
         self.spend.charge(self.rows, x.shape[1])

@@ -2,7 +2,6 @@
 // The text before this one says INPUTS, OUTPUTS, K x ROWS (alternatives and rows of the property), EACH, BLOCK,
 // and has `network`, from EACH x INPUTS numbers to EACH x OUTPUTS.
 
-#define INF __int_as_float(0x7f800000)
 #define WORDS ((INPUTS + 4) / 4)  // of four random numbers: one for each input, and one to accept by
 
 // min_r (limit - A y)_r, the largest over the alternatives: LinearConstraint of core/properties.py.
@@ -60,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) walk(
 #pragma unroll
         for (int i = 4 * word; i < INPUTS && i < 4 * word + 4; ++i) {
           float beta = fminf(scale[e] * unit[i], 1.0f);
-          there[e][i] = sqrtf(1.0f - beta * beta) * here[e][i] + beta * noise[i - 4 * word];
+          there[e][i] = root(1.0f - beta * beta) * here[e][i] + beta * noise[i - 4 * word];
           x[e][i] = mapped(there[e][i], low[i], high[i]);
         }
 #else  // a uniform step cut to the box, with what that makes unequal in the way back (kernels/random_walk.py)

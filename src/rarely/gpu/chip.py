@@ -15,7 +15,7 @@ from rarely.gpu.compiler import CannotCompile, Function, available, compiled, mo
 from rarely.gpu.layers import Text, text_of
 
 _BLOCK = 128  # threads
-_INPUTS = 32
+_EACH = 2  # chains of a thread whose weights are read from shared memory: each weight serves both
 _ROWS = 64  # rows of the property, each a sum over all outputs at every step
 _AT_ONCE = 2**32  # evaluations of one launch, a second or less: the clock is looked at between two
 _OFF = 1e-4  # of the largest score that one may be off, by another order of sums
@@ -84,12 +84,12 @@ def chip_for(batch: Batch, normal: bool) -> Chip | None:
         return None
     rows = len(batch)
     first, second = (ends.expand(rows, *ends.shape[1:]).reshape(rows, -1) for ends in coordinates[1:])
-    text = text_of(module, first.shape[1]) if first.shape[1] <= _INPUTS else None
+    text = text_of(module, first.shape[1])
     linear = None if text is None else _linear(batch.property, rows, text.outputs)
     if text is None or linear is None:
         return None
     A, limit = linear
-    each = 1 if text.literal else 2
+    each = 1 if text.literal else _EACH
     shared = 0 if text.literal else text.bytes_shared + 4 * text.widest * each * _BLOCK
     if shared > most_shared(batch.device):
         return None

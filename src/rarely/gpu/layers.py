@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 _WIDEST = 64  # numbers of a layer: they are held in registers, of which a thread has 255
+_INPUTS = 32  # of these there are several copies
 _LITERAL = 1500  # weights up to which they are written into the instructions; compiling takes long beyond
 _MOST = 14_000  # weights that shared memory holds beside the columns of a block
 
@@ -46,7 +47,13 @@ def text_of(module: nn.Module, inputs: int) -> Text | None:
     dense = [layer for layer in known if isinstance(layer, nn.Linear)]
     sizes = [inputs, *(size for layer in dense for size in (layer.in_features, layer.out_features))]
     count = sum(layer.weight.numel() + layer.out_features for layer in dense)
-    if not dense or max(sizes) > _WIDEST or count > _MOST or any(d.weight.dtype != torch.float32 for d in dense):
+    if (
+        inputs > _INPUTS
+        or not dense
+        or max(sizes) > _WIDEST
+        or count > _MOST
+        or any(d.weight.dtype != torch.float32 for d in dense)
+    ):
         return None
     return _written(known, inputs, count <= _LITERAL)
 

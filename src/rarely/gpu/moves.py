@@ -1,7 +1,8 @@
-"""A step of pCN in two programs, before and after a network of any kind: proposals, and what is kept of them."""
+"""A step of pCN around a network of any kind: programs that propose, judge what came out, and keep what passed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,60 +10,93 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.coordinates import Coordinates, coordinates_of
+from rarely.core.properties import LinearConstraint, Misclassification
 from rarely.core.rng import Rng
 from rarely.gpu.compiler import CannotCompile, Function, available, compiled, source
 
 _THREADS = 256
-_MOST = 2**31 - 1  # threads of a launch, each with four coordinates
+_MOST = 2**31 - 1  # threads of a launch
+_LANES = 5  # a chain has at most 2^5 threads, which are a warp
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Proposals sqrt(1 - beta^2) z + beta xi for the chains of a population, beta = scale x unit."""
+    """Proposals sqrt(1 - beta^2) z + beta xi for the chains of all rows, beta = scale x unit."""
 
-    propose: Function
-    kept: Function
+    function: Callable[[str], Function]
+    batch: Batch
     position: Tensor  # (B, N, d)
     scale: Tensor  # (B, 1)
     unit: Tensor | None  # (B, 1, d)
     coordinates: Coordinates
     key: Tensor  # (1,) 64 bits: all noise of the step
 
-    @property
-    def _count(self) -> int:
-        rows, n, d = self.position.shape
-        return rows * n * (-(-d // 4))
-
     def inputs(self) -> Tensor:
-        """What the proposals are mapped to, (B, N, d)."""
+        """What the proposals are mapped to, (B, N, *event)."""
         rows, n, d = self.position.shape
         x = torch.empty_like(self.position)
         first, second = (ends.expand(rows, *ends.shape[1:]).reshape(rows, d) for ends in self.coordinates[1:])
-        self.propose(
-            self._count, self.position, x, self.scale, self.unit, first.contiguous(), second.contiguous(), self.key,
-            self._count, n, d,
+        ends = first.contiguous(), second.contiguous()
+        lanes = _lanes(d)
+        self.function("propose")(
+            rows * n << lanes, self.position, x, self.scale, self.unit, *ends, self.key, rows, n, d, lanes
+        )
+        return x.reshape(rows, n, *self.batch.inputs.event_shape)
+
+    def judged(self, before: Tensor, x: Tensor, level: Tensor, strict: bool) -> tuple[Tensor, Tensor]:
+        """The scores (B, N) that chains have afterwards, and which of them move."""
+        rows, n = before.shape
+        y = self.batch.outputs(x)
+        labels, A, limit = _of_outputs(self.batch, y)
+        if labels is None and A is None:
+            score = self.batch.property.score(x, y)
+            ok = ~(score <= level) if strict else ~(score < level)  # NaN passes, see kernels/base.py
+            return torch.where(ok, score, before), ok
+        after, ok = torch.empty_like(before), torch.empty_like(before, dtype=torch.bool)
+        alternatives, each = (1, 1) if limit is None else limit.shape[-2:]
+        self.function("judge")(
+            rows * n, y.contiguous(), labels, A, limit, level, before.contiguous(), after, ok, rows, n,
+            y[0, 0].numel(), alternatives, each, int(strict),
         )  # fmt: skip
-        return x
+        return after, ok
 
     def keep(self, ok: Tensor) -> None:
         """Move the chains `ok` (B, N), in place."""
-        _, n, d = self.position.shape
-        self.kept(
-            self._count, self.position, ok.contiguous(), self.scale, self.unit, self.key, self._count, n, d,
-        )  # fmt: skip
+        rows, n, d = self.position.shape
+        lanes = _lanes(d)
+        self.function("keep")(
+            rows * n << lanes, self.position, ok.contiguous(), self.scale, self.unit, self.key, rows, n, d, lanes
+        )
 
 
 def moves_of(batch: Batch, position: Tensor, scale: Tensor, unit: Tensor | None, rng: Rng) -> Moves | None:
     """The programs, with their arguments; None where plain torch code must do."""
-    coordinates = (
-        coordinates_of(batch.inputs) if available(position.device) and position.dtype == torch.float32 else None
-    )
-    threads = position[0].numel() * len(position) // min(4, position.shape[-1])
-    if coordinates is None or threads > _MOST or not position.is_contiguous():
+    coordinates = coordinates_of(batch.inputs) if available(position.device) else None
+    if coordinates is None or position.dtype != torch.float32 or not position.is_contiguous():
+        return None
+    if position[..., 0].numel() << _lanes(position.shape[-1]) > _MOST:
         return None
     text = f"#define UNIFORM {int(coordinates.uniform)}\n" + source("common.cuh", "moves.cuh")
     try:
         function = compiled(text, _THREADS, position.device)
     except CannotCompile:
         return None
-    return Moves(function("propose"), function("keep"), position, scale, unit, coordinates, rng.key())
+    return Moves(function, batch, position, scale, unit, coordinates, rng.key())
+
+
+def _lanes(d: int) -> int:
+    """The logarithm of the threads that share d coordinates, four at a time."""
+    return min(_LANES, max(0, -(-d // 4) - 1).bit_length())
+
+
+def _of_outputs(batch: Batch, y: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Labels (B, 1), or A and the limits of rows, that `judge` knows what to do with; nothing for other properties."""
+    prop, rows = batch.property, len(batch)
+    if y.dtype == torch.float32 and isinstance(prop, Misclassification) and isinstance(prop.label, Tensor):
+        if prop.label.dtype == torch.long and prop.label.numel() == rows:
+            return prop.label.contiguous(), None, None
+    elif y.dtype == torch.float32 and isinstance(prop, LinearConstraint):
+        A, limit = prop.A.float().contiguous(), prop.limit.float().contiguous()
+        if A.numel() == rows * A.shape[-3:].numel() and A.shape[-1] == y[0, 0].numel():
+            return None, A, limit
+    return None, None, None

@@ -60,9 +60,9 @@ class PCN:
     def step(self, batch: Batch, state: State, level: Tensor, strict: bool, rng: Rng) -> tuple[State, Tensor]:
         moves = moves_of(batch, state.position, state.scale, state.unit, rng)
         if moves is not None:
-            proposed = batch.score(moves.inputs().reshape(*state.score.shape, *batch.inputs.event_shape))
-            moves.keep(ok := passes(proposed, level, strict))
-            return replace(state, score=torch.where(ok, proposed, state.score)), ok
+            scores, passed = moves.judged(state.score, moves.inputs(), level, strict)
+            moves.keep(passed)
+            return replace(state, score=scores), passed
         beta = (state.scale.unsqueeze(-1) * (1.0 if state.unit is None else state.unit)).clamp_max(1.0)
         score, moved, chance = [], [], []
         # Piece by piece, from the proposal to its acceptance: all that a piece needs stays in the caches of a CPU.

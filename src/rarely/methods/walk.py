@@ -15,8 +15,9 @@ from rarely.gpu.chip import Chip
 from rarely.kernels.base import Kernel, State
 
 _WORTH = 10**7  # evaluations of a level from which a program is made: compiling takes about a second
-_LONGEST = 32  # steps between two looks at the acceptance, of a kernel that adapts by the step
-_FIRST = 16  # steps taken one by one before one is recorded: recording costs as much as some ten of them
+_SOON, _LONGEST = 4, 64  # steps between two looks at the acceptance, of a kernel that adapts by the step
+_FIRST = 2  # steps taken one by one before one is recorded: libraries set themselves up in the first
+_RECORDED = 16  # steps, taken or to come, from which one is recorded: that costs as much as some ten of them
 
 
 class Walk:
@@ -70,14 +71,14 @@ class Walk:
     def advance(self, steps: int) -> None:
         """Take so many steps."""
         if self._chip is None:
-            for _ in range(steps):
-                self._step()
+            for left in range(steps, 0, -1):
+                self._step(left)
             return
         end = self.done + steps
         while self.done < end:
             most = self._chip.steps_at_once(self.state.score.shape[1])
             if self.kernel.adapts == "step":  # soon after a start, when most is to be learnt
-                most = min(most, max(1, min(self.done, _LONGEST)))
+                most = min(most, max(_SOON, min(self.done, _LONGEST)))
             self._leap(self._chip, min(most, end - self.done))
 
     def _leap(self, chip: Chip, steps: int) -> None:
@@ -93,7 +94,8 @@ class Walk:
         self.total += moves
         self.done += steps
 
-    def _step(self) -> None:
+    def _step(self, left: int) -> None:
+        """The first of so many steps."""
         if self._replay is not None:
             self.batch.spend.check()
             self._replay()
@@ -102,7 +104,7 @@ class Walk:
             self.state, ok = self._next()
             self.total = self.total + ok
             self._taken += 1
-            if self._taken == _FIRST:
+            if self._taken == _RECORDED or (self._taken == _FIRST and left > _RECORDED):
                 self._record()
         self.done += 1
 

@@ -159,7 +159,8 @@ def _slowly(path: Path, pause: float, checkpoint: bool) -> None:
 
     problem = Problem(vectorize(slow), failing, NORMAL)
     try:
-        found = estimate(problem, SMALL, seed=1, workers=2, checkpoint=path if checkpoint else None)
+        kept = path if checkpoint else None
+        found = estimate(problem, SMALL, seed=1, device="cpu", workers=2, checkpoint=kept)  # a fork has no GPU
     except KeyboardInterrupt:
         Path(f"{path}.interrupted").touch()
     else:

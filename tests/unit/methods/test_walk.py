@@ -21,7 +21,7 @@ KERNELS = [PCN(), RandomWalk(), Langevin(), HMC(leaps=2), HitAndRun()]
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Record after a few steps, so that short runs replay."""
-    monkeypatch.setattr(walk, "_FIRST", 3)
+    monkeypatch.setattr(walk, "_RECORDED", 3)
 
 
 def half_space() -> Problem:
@@ -72,7 +72,7 @@ def test_a_recorded_step_is_counted_when_replayed_and_not_before(monkeypatch: py
     state = PCN().init(batch, 50, Rng(1))
     loop.begin(state, torch.tensor([-10.0]))
     for steps in range(1, 7):
-        loop.step()
+        loop.advance(1)
         assert int(spend.calls()[0]) == 50 * (1 + steps)
 
 
