@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -32,7 +33,7 @@ class Written(nn.Module):
 
 def chain(*sizes: int) -> nn.Sequential:
     torch.manual_seed(sum(sizes))
-    layers = [part for a, b in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(a, b), nn.ReLU())]
+    layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1]).eval()
 
 
@@ -57,8 +58,8 @@ def linear(weights: Tensor) -> nn.Module:
 
 
 def wide_linear(weights: Tensor) -> nn.Module:
-    """The same through 60 neurons, so that its weights do not stand in the instructions: s = relu(s) - relu(-s)."""
-    network = nn.Sequential(nn.Linear(len(weights), 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 1))
+    """The same through 38 neurons, so that its weights do not stand in the instructions: s = relu(s) - relu(-s)."""
+    network = nn.Sequential(nn.Linear(len(weights), 38), nn.ReLU(), nn.Linear(38, 38), nn.ReLU(), nn.Linear(38, 1))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()
@@ -170,7 +171,7 @@ def test_a_program_that_says_something_else_than_the_network_is_not_used(
     assert walks(problem, PCN(), device)[0]._chip is None
 
 
-# 60 neurons make the weights stand in shared memory, a few make them stand in the instructions.
+# 38 neurons make the weights stand in shared memory, a few make them stand in the instructions.
 LAWS: dict[str, tuple[Kernel, nn.Module, Any, float]] = {}
 for _place, _make in (("literal", linear), ("shared", wide_linear)):
     _normal = float(torch.special.log_ndtr(torch.tensor(-4.5, dtype=torch.float64)))
@@ -188,12 +189,12 @@ def test_splitting_on_a_chip_is_exact(name: str, keep: Any, rule: Any, device: s
     kernel, network, law, exact = LAWS[name]
     bound = -4.5 if "normal," in name else -5.1
     problem = Problem(network, LinearConstraint([[-1.0]], [bound]), law)
-    settings = Splitting(1000, 0.1, 15 if keep == "last" else 3, kernel, islands=32, keep=keep, rule=rule)
+    settings = Splitting(1000, 0.1, 12 if keep == "last" else 3, kernel, islands=16, keep=keep, rule=rule)
     found = estimate(problem, settings, device=device, seed=5)
     # The paper's rule counts the particle at the level: about one in a hundred too many a level.
     levels = len(found.levels or ())
     assert abs(found.log_prob - exact) < 5 * found.log_prob_std + (0.01 * levels if rule == "paper" else 0)
-    assert found.log_prob_std < 0.15
+    assert found.log_prob_std < 0.2
 
 
 def uniform_after(device: str, n: int = 40_000) -> float:
