@@ -67,8 +67,9 @@ class Ledger:
             return
         problem, x, score = problem[near], x[near], score[near]
         rows: dict[int, int] = {}
-        for i in score.argsort(descending=True).tolist():
-            if self.replays[p := int(problem[i])] < _REPLAYS:
+        best = score.argsort(descending=True)
+        for p, i in zip(problem[best].tolist(), best.tolist(), strict=True):
+            if self.replays[p] < _REPLAYS:
                 rows.setdefault(p, i)
         if not rows:
             return
