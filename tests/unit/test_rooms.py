@@ -46,7 +46,6 @@ DEVICES = {
     "core/execution.py": "chooses the device, and how much fits on it",
     "core/rng.py": "saves and restores the generators of the device",
     "stats/fused.py": "is made of kernels for GPUs",
-    "bounds/probability.py": "asks how many rows it may bound at once",
     "cli/options.py": "lists the devices that a user may name",
 }
 

@@ -73,8 +73,8 @@ class Ledger:
                 rows.setdefault(p, i)
         if not rows:
             return
-        who = torch.tensor(list(rows), device=problem.device)
-        points, found = self._replay(who, x[list(rows.values())])
+        who, where = (torch.tensor(list(part), device=problem.device) for part in (rows, rows.values()))
+        points, found = self._replay(who, x[where])
         for p, point, s in zip(rows, points, found.tolist(), strict=True):
             self.replays[p] += 1
             if s >= 0:

@@ -79,8 +79,9 @@ class _Pool:
 
     def totals(self, problems: int) -> tuple[list[float], list[float]]:
         """Sums of the lower and of the upper bounds of each problem's boxes, rounded outward."""
-        rows = self.rows[:, [0, 2 * self.n + 1, 2 * self.n + 2]].cpu()  # a GPU adds in any order, and not in the same
-        sums = torch.zeros(problems, 2, dtype=torch.float64).index_add_(0, rows[:, 0].long(), rows[:, 1:])
+        # On the CPU, in one order: a GPU adds in another each time.
+        owner, bounds = self.owner.cpu(), self.rows[:, 2 * self.n + 1 : 2 * self.n + 3].cpu()
+        sums = torch.zeros(problems, 2, dtype=torch.float64).index_add_(0, owner, bounds)
         return (sums[:, 0] * (1 - _SUM)).tolist(), (sums[:, 1] * (1 + _SUM)).tolist()
 
     def halve(self, k: int, going: Tensor) -> tuple[Tensor, Tensor, Tensor]:
