@@ -29,14 +29,14 @@ def _coefficients(graph: Graph) -> int:
     return 2 * graph.widest * min(graph.widest, _ROWS)
 
 
-def pays_from(graph: Graph) -> int:
-    """Regions bounded together for which a GPU is worth it."""
-    return math.ceil(_PAYS / _coefficients(graph))
+def pays_from(device: torch.device, graph: Graph) -> float:
+    """Regions for which it pays to bound them together on a device: never, where that is no GPU."""
+    return math.inf if device.type in _NO_GPU else math.ceil(_PAYS / _coefficients(graph))
 
 
 def worthwhile(device: torch.device, graph: Graph, regions: int) -> torch.device:
     """The device of a run, where it pays to bound so many regions there, else the CPU."""
-    return device if device.type not in _NO_GPU and regions >= pays_from(graph) else CPU
+    return device if regions >= pays_from(device, graph) else CPU
 
 
 def breadth(like: Tensor) -> int:

@@ -138,10 +138,10 @@ def _decided(
             return [Proof("unknown", math.inf, 0, reason=str(reason))] * len(questions)
         regions = sum(1 if proof.rest is None else len(proof.rest.todo) for proof in earlier) or len(questions)
         here = worthwhile(device, graph, regions)
-        spare = math.inf if here == device else pays_from(graph)
+        most = pays_from(device, graph) if here == CPU else math.inf
         proofs: list[Proof] = []
         with suppress(torch.OutOfMemoryError):
-            proofs = _asked(questions, graphs.on(here, graph), here, seconds, boxes, spare, quick, earlier)
+            proofs = _asked(questions, graphs.on(here, graph), here, seconds, boxes, most, quick, earlier)
     if not proofs:  # there is more room beside a GPU
         return _decided(questions, deadline - time.monotonic(), boxes, quick, graphs, earlier, CPU)
     if crowded := [i for i, proof in enumerate(proofs) if proof.reason == CROWDED]:
@@ -304,10 +304,11 @@ def _component_bounds(
             ways.insert(0 if n <= SEARCHED else len(ways), boxes)
         for way in ways:
             before = pieces
-            for found in way:
-                low, high, pieces = max(low, found.log_lower), min(high, found.log_upper), before + found.boxes
-                yield ProbabilityBounds(low, high, pieces, time.monotonic() - begin)
-                if high - low <= gap or high == -math.inf:
-                    return
+            with suppress(torch.OutOfMemoryError):  # what was proved before a GPU was full holds
+                for found in way:
+                    low, high, pieces = max(low, found.log_lower), min(high, found.log_upper), before + found.boxes
+                    yield ProbabilityBounds(low, high, pieces, time.monotonic() - begin)
+                    if high - low <= gap or high == -math.inf:
+                        return
     if not ways:
         yield ProbabilityBounds(low, high, pieces, time.monotonic() - begin)
