@@ -1,6 +1,6 @@
 """Benchmarks of VNN-COMP against their known verdicts, decided as `rarely verify` decides them.
 
-RARELY_DATA=... python benchmarks/verifier.py [--benchmarks oval21,mnistfc] [--timeout 100] [--processes 2]
+RARELY_DATA=... python benchmarks/verifier.py [--benchmarks oval21] [--timeout 100] [--processes 2] [--device cuda]
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from rarely import Box, Gaussian, LinearConstraint, LpBall, Mixture, Problem, Tr
 from rarely.bounds import ProbabilityBounds, build
 from rarely.bounds.laws import tails_of
 from rarely.bounds.probable import half_space_bounds
-from rarely.bounds.problems import polytopes, probability_bounds
+from rarely.bounds.problems import probability_bounds
+from rarely.bounds.spec import polytopes
 from rarely.core.input_model import InputModel
 from rarely.core.properties import Property
 from rarely.core.rng import Rng

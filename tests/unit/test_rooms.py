@@ -48,7 +48,6 @@ DEVICES = {
     "core/rng.py": "saves and restores the generators of the device",
     "stats/fused.py": "is made of kernels for GPUs",
     "gpu/compiler.py": "makes programs for GPUs and launches them",
-    "bounds/probability.py": "asks how many rows it may bound at once",
     "cli/options.py": "lists the devices that a user may name",
 }
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from rarely.bounds.backward import Propagated, backward
-from rarely.bounds.crown import room
 from rarely.bounds.graph import chunks
 from rarely.bounds.operators import Elementwise, Relaxation
+from rarely.bounds.placing import room
 from rarely.bounds.region import BallRegion, Bounded, BoxRegion, Region
 from rarely.bounds.single import uncharged
 from rarely.bounds.spec import Spec

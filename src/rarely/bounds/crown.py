@@ -17,19 +17,12 @@ from rarely.bounds.ahead import Form, follow
 from rarely.bounds.backward import LinearBound, Propagated, backward
 from rarely.bounds.graph import Graph, cast, charged, chunks, finite, intervals
 from rarely.bounds.operators import EPS, TINY, Along, Interval, Joint, Relaxed, gamma, magnitude, tiny
+from rarely.bounds.placing import room
 from rarely.bounds.region import Bounded, BoxRegion, Region
 from rarely.bounds.single import outward
 from rarely.bounds.slopes import optimise
 
 _JOINT = 2**12  # entries of a value times those of the input, up to which planes over the inputs are kept
-
-
-def room(like: Tensor) -> int:
-    """Entries of the largest coefficient tensor held at a time: in the cache of a CPU, and breadth on a GPU.
-
-    On one core, CROWN for a convolutional network of 45,000 ReLUs took 45 s with 2^22, and 17 s with 2^17 or 2^18.
-    """
-    return 2**28 if like.is_cuda else 2**18
 
 
 def signed_rows(n: int, index: Tensor, like: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from rarely.bounds.relusplit import decide_by_relus
 from rarely.bounds.spec import Polytope, spec_of
 from rarely.bounds.trace import build
 from rarely.core.errors import InputError
+from rarely.core.execution import Execution
+from rarely.core.stacking import place
 from rarely.core.thresholds import HALVED
 
 
@@ -29,29 +31,35 @@ def decide(
     *,
     graph: Graph | None = None,
     boxes: int | None = None,
+    open_boxes: float = math.inf,
     earlier: Sequence[Proof] = (),
 ) -> list[Proof]:
     """Decide a batch of problems that share one network; see `decide_boxes`."""
-    deadline = time.monotonic() + timeout
+    deadline, here = time.monotonic() + timeout, region.low.device
     anchor = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), torch.zeros(1))
-    if region.low.device != anchor.device:
-        raise InputError(f"the region is on {region.low.device} but the network on {anchor.device}")
     try:
-        graph = graph or build(module, region.low.shape[1:], (region.low[0], region.high[0]))
+        if graph is None:
+            graph = place(build(module, region.low.shape[1:], (region.low[0], region.high[0])), here, torch.float64)
     except Unprovable as reason:
         return [Proof("unknown", math.inf, 0, reason=f"no proof: {reason}")] * len(region.low)
-    spec = spec_of(outputs, graph.classes, len(region.low), anchor.device)
-    ledger = Ledger(module, anchor.dtype, region, spec, graph.arithmetic.name)
+
+    def run(x: Tensor) -> Tensor:
+        y: Tensor = module(x.to(anchor.device))
+        return y.to(here)
+
+    spec = spec_of(outputs, graph.classes, len(region.low), here)
+    ledger = Ledger(run, anchor.dtype, region, spec, graph.arithmetic.name)
     if earlier:
-        ledger.rests = [proof.rest for proof in earlier]
+        ledger.rests = [place(proof.rest, here, torch.float64) for proof in earlier]
     few, told = region.low[0].numel() <= HALVED, ""
-    with one_thread_if_small(graph):
+    # A GPU may be set to multiply float32 with ten bits, which no charge covers.
+    with one_thread_if_small(graph), Execution().running():
         if isinstance(region, BallRegion) or (graph.relus and not few):
             told = decide_by_relus(graph, ledger, deadline)
         elif graph.relus and graph.widest > SMALL and boxes is None:
             told = decide_by_both(graph, ledger, deadline)
         if isinstance(region, BoxRegion) and bool(ledger.todo.any()):
-            told = decide_by_inputs(graph, ledger, deadline, boxes=boxes)
+            told = decide_by_inputs(graph, ledger, deadline, boxes=boxes, open_boxes=open_boxes)
     return ledger.finish(told)
 
 
@@ -64,22 +72,25 @@ def decide_boxes(
     *,
     graph: Graph | None = None,
     boxes: int | None = None,
+    open_boxes: float = math.inf,
     earlier: Sequence[Proof] = (),
 ) -> list[Proof]:
     """Is there a violation in each box low <= x <= high, both (B, *event)?
 
     A violation is an x whose output lies in ANY polytope {y : A y <= b} of `outputs`; A is (m, k) for all problems or
-    (B, m, k), b likewise. The network is `module`, in evaluation mode, batch first; outputs are taken flat.
+    (B, m, k), b likewise. The network is `module`, in evaluation mode, batch first; outputs are taken flat. It runs
+    where it is, and bounds are computed where the boxes are, with its `graph` there.
     "proved" is a statement about the whole box, for the network as it runs in the arithmetic that the proof names or,
     where that is "real", in real arithmetic only. "violated" comes with a point met on the way, in the network's own
     precision, that the network itself was run on; `rarely.verify` looks for one first. `boxes` ends
     the halving of inputs by its work, on average per problem, so that with an infinite timeout no clock has a say.
-    `earlier`: what was said of the same problems before; the halving of inputs goes on from there.
+    `open_boxes` ends it as soon as so many are open: `CROWDED`. `earlier`: what was said of the same problems before;
+    the halving of inputs goes on from there.
     """
     if low.shape != high.shape or low.ndim < 2 or not bool((low <= high).all()):
         raise InputError("boxes need low <= high of equal shape (B, *event)")
     region = BoxRegion(low.to(torch.float64), high.to(torch.float64))
-    return decide(module, region, outputs, timeout, graph=graph, boxes=boxes, earlier=earlier)
+    return decide(module, region, outputs, timeout, graph=graph, boxes=boxes, open_boxes=open_boxes, earlier=earlier)
 
 
 def decide_balls(

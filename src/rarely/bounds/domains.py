@@ -22,6 +22,7 @@ from rarely.bounds.backward import LinearBound, Propagated
 from rarely.bounds.compact import Compact, compacted
 from rarely.bounds.graph import Graph, chunks, joined, parted
 from rarely.bounds.operators import Interval
+from rarely.bounds.placing import domains_at_once
 from rarely.bounds.region import BoxRegion, Region, repeated
 from rarely.bounds.single import rough
 from rarely.bounds.slopes import Freedom, climb, first_slopes, weighted
@@ -31,7 +32,7 @@ from rarely.bounds.splits import Domains, children
 _TRIED = 4  # ReLUs whose halves are bounded before one is chosen
 _RATE = 0.1
 _DENSE = 2**24  # coefficients of a compact network up to which it is faster than the graph
-_AT_ONCE = 256  # domains that are bounded together where nothing is kept for gradients
+_AT_ONCE = 256  # domains that are bounded together on a CPU where nothing is kept for gradients
 
 # Lower bounds (N,), coefficients met at the outputs of unsettled ReLUs (N, U), and at the network's input (N, n).
 Found = tuple[Tensor, Tensor, Tensor]
@@ -49,6 +50,10 @@ class Root:
     @property
     def graph(self) -> Graph:
         return self.state.graph
+
+    @property
+    def _at_once(self) -> int:
+        return domains_at_once(self.graph, self.state.region.low, _AT_ONCE)
 
     def source(self, i: int) -> int:
         return self.graph.nodes[i].inputs[0]
@@ -136,8 +141,8 @@ class Root:
     @cached_property
     def _leaks(self) -> Tensor:
         """Slopes of the unsettled ReLUs below zero, (U,)."""
-        ones = {i: torch.full((1, *self.graph.nodes[i].shape), op.leak) for i, op in self.graph.relus.items()}
-        return self.gathered(ones)[0].to(self.state.region.low)
+        like, relus = self.state.region.low, self.graph.relus
+        return self.gathered({i: like.new_full((1, *self.graph.nodes[i].shape), op.leak) for i, op in relus.items()})[0]
 
     @cached_property
     def compact(self) -> Compact | None:
@@ -232,7 +237,7 @@ class Root:
     def proved(self, domains: Domains, some: Tensor) -> Domains:
         """The domains, `some` of them with bounds evaluated in float64, everything charged."""
         lower, real = domains.lower.clone(), domains.real.clone()
-        for part in chunks(len(some), _AT_ONCE):
+        for part in chunks(len(some), self._at_once):
             at = some[part]
             these = domains.pick(at)
             sure = self._bound(self._state(these), these, real=True)
@@ -261,7 +266,7 @@ class Root:
         n, k = value.shape
         some = domains.pick(torch.arange(n, device=value.device).repeat_interleave(k))
         some = children(replace(some, cuts=where.flatten()))
-        parts = [some.pick(part) for part in chunks(len(some), _AT_ONCE)]
+        parts = [some.pick(part) for part in chunks(len(some), self._at_once)]
         lower = torch.cat([self._finder(part)(part)[0] for part in parts]).reshape(n, k, 2).double()
         worth = lower.clamp(max=0).sum(2) + 1e-3 * lower.amin(2)  # what is closed is no more than closed
         pick = worth.masked_fill(value < 0, -torch.inf).argmax(1, keepdim=True)

@@ -23,12 +23,14 @@ from rarely.bounds.crown import propagate
 from rarely.bounds.graph import Graph, chunks
 from rarely.bounds.ledger import Ledger
 from rarely.bounds.operators import TINY
+from rarely.bounds.placing import boxes_at_once
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.slopes import Freedom, ascend, first_slopes
 from rarely.bounds.spec import Spec
 
 _ROOM = 1024  # of the largest score in a box, what is cut off stays below zero by such a part
 _PATIENCE = 256  # boxes that may be halved, at least, for a proof that holds in more than real arithmetic
+CROWDED = "more boxes are open than it was asked to halve"
 
 
 def cut_scores(state: Propagated, A: Tensor, seen: dict[int, Tensor], slope: float = 1.0) -> Tensor:
@@ -114,7 +116,13 @@ def bound_boxes(graph: Graph, box: BoxRegion, spec: Spec, live: Tensor, ascents:
 
 
 def decide_by_inputs(
-    graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 8, room: int = 2**20, boxes: int | None = None
+    graph: Graph,
+    ledger: Ledger,
+    deadline: float,
+    *,
+    steps: int = 8,
+    boxes: int | None = None,
+    open_boxes: float = math.inf,
 ) -> str:
     """Halve boxes, breadth first over all open problems at once, until all are decided or time or boxes are spent.
 
@@ -122,17 +130,14 @@ def decide_by_inputs(
     longer than everything before them took. Returns why problems are still open, or nothing; the ledger knows the rest.
     """
     start, waiting = _begun(ledger)
-    low = start.low
-    # Coefficients of one chunk should stay in the cache of a CPU; a GPU wants them large.
-    size = max(16, room * (64 if low.is_cuda else 1) // (2 * graph.widest * min(graph.widest, 512)))
     most = math.inf if boxes is None else boxes * len(ledger.boxes)
     ascents = Ascents(steps)
-    told = _halve(graph, ledger, start, size, ascents, deadline, most, waiting)
+    told = _halve(graph, ledger, start, ascents, deadline, most, open_boxes, waiting)
     later = start.pick(slice(0)).joined(waiting)
     later = later.pick(ledger.open[later.owner] & (ledger.in_reals[later.owner] < 0))
     if len(later):
         most = min(most, 2 * int(ledger.boxes.sum()) + _PATIENCE)
-        _halve(graph, ledger, later, size, ascents, deadline, most, None)
+        _halve(graph, ledger, later, ascents, deadline, most, math.inf, None)
     return told
 
 
@@ -175,16 +180,16 @@ def _halve(
     graph: Graph,
     ledger: Ledger,
     work: Boxes,
-    size: int,
     ascents: Ascents,
     deadline: float,
     most: float,
+    open_boxes: float,
     waiting: list[Boxes] | None,
 ) -> str:
     """Bound boxes and halve those left open; `waiting` receives what is closed in real arithmetic only."""
     while len(work):
         parts = list[Boxes]()
-        for part in chunks(len(work), size):
+        for part in chunks(len(work), boxes_at_once(graph, work.low)):
             here = work.pick(part)
             if time.monotonic() > deadline:
                 _pause(ledger, work.pick(slice(part.start, None)).joined(parts), waiting)
@@ -202,6 +207,9 @@ def _halve(
         if int(ledger.boxes.sum()) >= most:
             _pause(ledger, left, waiting)
             return "out of boxes"
+        if len(left) >= open_boxes:
+            _pause(ledger, left, waiting)
+            return CROWDED
         if not bool((left.high > left.low).any(1).all()):
             return "a box as small as floating point allows remains undecided"
         work = left.pick(ledger.open[left.owner])

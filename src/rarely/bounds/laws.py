@@ -82,7 +82,7 @@ def _tails_of(model: InputModel) -> Tails:
         weights = torch.stack([log_ndtr(edge), log_ndtr(-edge)], 1) + 1e-13 * (1 + edge.square()).unsqueeze(1)
         return CellTails(sides, torch.zeros_like(sides), weights)
     if isinstance(model, Tabular) and bool((model.factor == torch.eye(len(model.factor))).all()):
-        return SeveralTails([_column(law) for law in model.laws])
+        return SeveralTails(tuple(_column(law) for law in model.laws))
     raise Unprovable(f"no cumulant is known for inputs of kind {type(model).__name__}")
 
 

@@ -229,7 +229,7 @@ class Tree:
         fresh = range(len(self.parents), len(self.parents) + len(twice))
         self.parents += twice.node.tolist()
         self.masses += twice.mass.tolist()
-        entry = self._inputs.to(twice.cut.device)[twice.cut]
+        entry = self._inputs[twice.cut]
         signs, low, high = halved(twice.signs, twice.low, twice.high, twice.cut, entry)
         node = torch.tensor(fresh, device=twice.cut.device)
         return replace(twice, signs=signs, low=low, high=high, node=node)
@@ -241,7 +241,7 @@ class Tree:
         for i in self.graph.bounded:
             place[i], at = at, at + math.prod(self.graph.nodes[i].shape)
         ranges = [
-            torch.arange(math.prod(node.shape)) + place[node.inputs[0]]
+            torch.arange(math.prod(node.shape), device=self.law.low.device) + place[node.inputs[0]]
             for node in (self.graph.nodes[i] for i in self.graph.relus)
         ]
         return torch.cat(ranges)

@@ -67,13 +67,14 @@ class Ledger:
             return
         problem, x, score = problem[near], x[near], score[near]
         rows: dict[int, int] = {}
-        for i in score.argsort(descending=True).tolist():
-            if self.replays[p := int(problem[i])] < _REPLAYS:
+        best = score.argsort(descending=True)
+        for p, i in zip(problem[best].tolist(), best.tolist(), strict=True):
+            if self.replays[p] < _REPLAYS:
                 rows.setdefault(p, i)
         if not rows:
             return
-        who = torch.tensor(list(rows), device=problem.device)
-        points, found = self._replay(who, x[list(rows.values())])
+        who, where = (torch.tensor(list(part), device=problem.device) for part in (rows, rows.values()))
+        points, found = self._replay(who, x[where])
         for p, point, s in zip(rows, points, found.tolist(), strict=True):
             self.replays[p] += 1
             if s >= 0:

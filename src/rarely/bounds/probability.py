@@ -23,6 +23,7 @@ from rarely.bounds.crown import propagate
 from rarely.bounds.graph import Graph, Unprovable, chunks, one_thread_if_small
 from rarely.bounds.inputsplit import cut_scores
 from rarely.bounds.measure import Measure
+from rarely.bounds.placing import boxes_at_once
 from rarely.bounds.region import BoxRegion
 from rarely.bounds.spec import Polytope, Spec, spec_of
 from rarely.bounds.trace import build
@@ -78,8 +79,9 @@ class _Pool:
 
     def totals(self, problems: int) -> tuple[list[float], list[float]]:
         """Sums of the lower and of the upper bounds of each problem's boxes, rounded outward."""
-        sums = torch.zeros(problems, 2, dtype=torch.float64, device=self.data.device)
-        sums.index_add_(0, self.owner, self.rows[:, 2 * self.n + 1 : 2 * self.n + 3])
+        # On the CPU, in one order: a GPU adds in another each time.
+        owner, bounds = self.owner.cpu(), self.rows[:, 2 * self.n + 1 : 2 * self.n + 3].cpu()
+        sums = torch.zeros(problems, 2, dtype=torch.float64).index_add_(0, owner, bounds)
         return (sums[:, 0] * (1 - _SUM)).tolist(), (sums[:, 1] * (1 + _SUM)).tolist()
 
     def halve(self, k: int, going: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,7 +131,7 @@ def _contribution(
     def mass_above(A: Tensor, c: Tensor, upper: bool) -> Tensor:
         rows = A.shape[1]
         wide = (t.repeat_interleave(rows, 0) for t in (low, high))
-        laws = _picked(law, torch.arange(size).repeat_interleave(rows))
+        laws = _picked(law, torch.arange(size, device=low.device).repeat_interleave(rows))
         return laws.above(A.flatten(0, 1), c.flatten(), *wide, upper=upper).reshape(size, rows)
 
     # Rows: C y + d >= A x + b, so the row's score -(C y + d) is at most -(A x + b), and the other way round.
@@ -190,7 +192,6 @@ class Search:
         outputs: Sequence[Polytope],
         graph: Graph,
         *,
-        room: int = 2**20,
         planes: bool = False,
     ) -> None:
         flat = [law.flat() for law in laws]
@@ -202,8 +203,7 @@ class Search:
         low = self.frames[0][0][0]
         self.device, self.n = low.device, len(low)
         self.spec = spec_of(outputs, graph.classes, self.problems, self.device)
-        widest = graph.widest * min(graph.widest, 512)
-        self._size = max(8, room * (64 if self.device.type == "cuda" else 1) // (2 * widest))
+        self._size = boxes_at_once(graph, low)
         self._pool = _Pool(self.n, self.spec.count if planes else 0, self.device)
 
     def tighten(self, timeout: float, gap: float, most_boxes: int | None = None) -> Iterator[list[ProbabilityBounds]]:
@@ -268,7 +268,6 @@ def bracket(
     *,
     gap: float = 0.05,
     graph: Graph | None = None,
-    room: int = 2**20,
     most: int | None = None,
 ) -> Iterator[ProbabilityBounds]:
     """Ever tighter bounds on P(the output lies in any polytope {A y <= b}), x drawn from `law`.
@@ -285,5 +284,5 @@ def bracket(
         return
     if any(A.ndim != 2 for A, _ in outputs):
         raise InputError("probability bounds take one problem at a time")
-    for (bounds,) in Search([law], outputs, graph, room=room).tighten(timeout, gap, most):
+    for (bounds,) in Search([law], outputs, graph).tighten(timeout, gap, most):
         yield bounds

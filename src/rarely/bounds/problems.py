@@ -14,57 +14,27 @@ from torch import Tensor, nn
 from rarely.bounds.crown import linear_bounds
 from rarely.bounds.decide import decide_balls, decide_boxes
 from rarely.bounds.graph import Graph, Unprovable
+from rarely.bounds.graphs import Graphs
+from rarely.bounds.inputsplit import CROWDED
 from rarely.bounds.laws import measure_of, tails_of
 from rarely.bounds.ledger import Proof
-from rarely.bounds.measure import Measure
+from rarely.bounds.placing import CPU, pays_from, worthwhile
 from rarely.bounds.probability import ProbabilityBounds, bracket
 from rarely.bounds.probable import half_space_bounds
 from rarely.bounds.region import BoxRegion
-from rarely.bounds.spec import Polytope, spec_of
-from rarely.bounds.trace import CHECKED, INSIDE, build
+from rarely.bounds.spec import Polytope, polytopes, spec_of
 from rarely.core.errors import InputError
 from rarely.core.evidence import REAL
 from rarely.core.problem import Problem
-from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
+from rarely.core.stacking import place
 from rarely.core.thresholds import HALVED, SEARCHED
 from rarely.inputs import LpBall, Mixture
 from rarely.stats.statistic import log_sum
 
-_MAX_POLYTOPES = 1000
 _FEW_SHARE = 0.2  # of the time for half-spaces where boxes can be halved, too
 _WORK, _FEWEST = 2**28, 8  # visits of leaves, where work limits them: 430 on MNIST take 1.5 s; fewer of wide networks
 _QUICK_ROWS = 512  # neurons of a layer that a quick proof bounds by CROWN; wider layers get intervals
 _NO_WITNESS = "a violation in the bounding box of the inputs or on the border of the property, not inside"
-
-
-def polytopes(prop: Property, outputs: int) -> list[Polytope]:
-    """The violating outputs as a union of {y : A y <= b}, or Unprovable."""
-    eye = torch.eye(outputs, dtype=torch.float64)
-    if isinstance(prop, Misclassification) and prop.label is not None:
-        label = int(prop.label)
-        return [((eye[label] - eye[i])[None], torch.zeros(1).double()) for i in range(outputs) if i != label]
-    if isinstance(prop, Targeted):
-        return [((eye[int(prop.label)] - eye[int(prop.target)])[None], torch.zeros(1).double())]
-    if isinstance(prop, LinearConstraint):
-        rows = [torch.isfinite(b) for b in prop.b]  # infinite bounds only pad
-        return [(A[keep].double(), b[keep].double()) for A, b, keep in zip(prop.A, prop.b, rows, strict=True)]
-    if isinstance(prop, Either):
-        return polytopes(prop.left, outputs) + polytopes(prop.right, outputs)
-    if isinstance(prop, Both):
-        left, right = polytopes(prop.left, outputs), polytopes(prop.right, outputs)
-        if len(left) * len(right) > _MAX_POLYTOPES:
-            raise Unprovable(f"the property has more than {_MAX_POLYTOPES} alternatives")
-        return [(torch.cat([a, c]), torch.cat([b, d])) for a, b in left for c, d in right]
-    raise Unprovable(f"a property of kind {type(prop).__name__} is not a union of linear constraints on the outputs")
-
-
-def on_cpu(problem: Problem) -> nn.Module:
-    """The network as a module on the CPU, a copy where it lives elsewhere: proofs run there. Unprovable for others."""
-    if not isinstance(problem.network, nn.Module):
-        raise Unprovable("the network is a black box, not a torch module")
-    module = problem.adapted.placed(torch.device("cpu"), None).module
-    assert module is not None
-    return module
 
 
 @dataclass(frozen=True)
@@ -73,18 +43,18 @@ class Question:
 
     problem: Problem
     module: nn.Module
-    low: Tensor  # (*event) box around all inputs
+    low: Tensor  # (*event) box around all inputs, on the CPU in float64
     high: Tensor
     outputs: list[Polytope]
     ball: tuple[Tensor, float] | None  # centre and radius of an l2 ball of inputs
 
     @classmethod
-    def of(cls, problem: Problem, module: nn.Module | None = None) -> Question:
-        """Read a problem, or say with Unprovable why it cannot be bounded. `module` saves making it `on_cpu` again."""
-        model, module = problem.inputs, on_cpu(problem) if module is None else module
+    def of(cls, problem: Problem, graphs: Graphs) -> Question:
+        """Read a problem, or say with Unprovable why it cannot be bounded."""
+        model, module = problem.inputs, graphs.module(problem)
         if model.support is None:
             raise Unprovable(f"inputs of kind {type(model).__name__} are not confined to a box or a ball")
-        low, high = (side.expand(model.event_shape) for side in model.support)
+        low, high = (side.expand(model.event_shape).to(CPU, torch.float64) for side in model.support)
         if not bool(torch.isfinite(low).all() & torch.isfinite(high).all()):
             raise Unprovable("the inputs are not bounded")
         ball = (model.middle, float(model.radius)) if isinstance(model, LpBall) and model.norm == 2 else None
@@ -107,31 +77,6 @@ def prove(problem: Problem, timeout: float = 60.0) -> Proof:
     return prove_all([problem], timeout)[0]
 
 
-class Graphs:
-    """The graphs of networks while they do not change: each is read once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[nn.Module, tuple[int, ...]], Graph | Unprovable] = {}
-
-    def of(self, module: nn.Module, low: Tensor, high: Tensor) -> Graph:
-        """Read a module, for inputs of a box (*event) among others, or raise Unprovable again."""
-        shape = tuple(low.shape)
-        if (module, shape) not in self._known:
-            try:
-                self._known[module, shape] = build(module, shape, (low, high))
-            except Unprovable as reason:
-                self._known[module, shape] = reason
-        known = self._known[module, shape]
-        if isinstance(known, Unprovable):
-            raise known
-        return known
-
-    @property
-    def calls(self) -> int:
-        """Of networks, to compare their graphs with them."""
-        return (CHECKED + INSIDE) * len(self._known)
-
-
 def prove_all(
     problems: Sequence[Problem],
     seconds: float,
@@ -140,33 +85,33 @@ def prove_all(
     quick: bool = False,
     graphs: Graphs | None = None,
     earlier: Sequence[Proof] = (),
+    device: torch.device = CPU,
 ) -> list[Proof]:
     """As `prove`, problems that share a network as one batch. `seconds` are for all of them.
 
     `boxes` ends the halving of inputs by work. `quick`: in many dimensions one linear bound each and no more.
     `earlier`: what was said of these problems before, to go on from while neither they nor their networks change.
+    Bounds are computed on the `device` where that pays; networks are run where the user keeps them.
     """
     graphs = graphs or Graphs()
     proofs: list[Proof] = [Proof("unknown", math.inf, 0)] * len(problems)
     groups: dict[tuple[object, ...], list[int]] = {}
     questions: dict[int, Question] = {}
-    modules: dict[int, nn.Module] = {}  # one copy of a network that must move, not one per problem
     deadline = time.monotonic() + seconds
     for i, problem in enumerate(problems):
         try:
             if isinstance(problem.inputs, Mixture):
-                proofs[i] = _prove_components(problem, deadline, boxes, quick, graphs)
+                proofs[i] = _prove_components(problem, deadline, boxes, quick, graphs, device)
                 continue
-            questions[i] = question = Question.of(problem, modules.get(id(problem.network)))
+            questions[i] = question = Question.of(problem, graphs)
         except Unprovable as reason:
             proofs[i] = Proof("unknown", math.inf, 0, reason=str(reason))
             continue
-        modules[id(problem.network)] = question.module
         groups.setdefault(question.kind, []).append(i)
     for number, rows in enumerate(groups.values()):
         share = max(0.0, deadline - time.monotonic()) / (len(groups) - number)
         some, before = [questions[i] for i in rows], [earlier[i] for i in rows] if earlier else []
-        for i, proof in zip(rows, _decided(some, share, boxes, quick, graphs, before), strict=True):
+        for i, proof in zip(rows, _decided(some, share, boxes, quick, graphs, before, device), strict=True):
             if proof.status == "violated":
                 possible, calls = _possible(questions[i].problem, proof), proof.calls + 1
                 no_witness = Proof("unknown", math.inf, proof.boxes, reason=_NO_WITNESS)
@@ -182,23 +127,56 @@ def _decided(
     quick: bool,
     graphs: Graphs,
     earlier: Sequence[Proof],
+    device: torch.device,
 ) -> list[Proof]:
-    first = questions[0]
-    low, high = (torch.stack([getattr(q, side) for q in questions]).double() for side in ("low", "high"))
-    stacked = ((torch.stack([q.outputs[p][k] for q in questions]) for k in (0, 1)) for p in range(len(first.outputs)))
-    outputs = [(A, b) for A, b in stacked]
+    """The answers to questions about one network, on the device or the CPU, as it pays."""
+    first, deadline = questions[0], time.monotonic() + seconds
     with first.problem.adapted.evaluating():
         try:
-            graph = graphs.of(first.module, low[0], high[0])
+            graph = graphs.of(first.module, tuple(first.low.shape), (first.low, first.high))
         except Unprovable as reason:
             return [Proof("unknown", math.inf, 0, reason=str(reason))] * len(questions)
-        if quick and low[0].numel() > SEARCHED:
-            return _bounded(graph, BoxRegion(low, high), outputs)
-        if first.ball is None:
-            return decide_boxes(first.module, low, high, outputs, seconds, graph=graph, boxes=boxes, earlier=earlier)
-        balls = [q.ball for q in questions if q.ball is not None]
+        regions = sum(1 if proof.rest is None else len(proof.rest.todo) for proof in earlier) or len(questions)
+        here = worthwhile(device, graph, regions)
+        most = pays_from(device, graph) if here == CPU else math.inf
+        proofs: list[Proof] = []
+        with suppress(torch.OutOfMemoryError):
+            proofs = _asked(questions, graphs.on(here, graph), here, seconds, boxes, most, quick, earlier)
+    if not proofs:  # there is more room beside a GPU
+        return _decided(questions, deadline - time.monotonic(), boxes, quick, graphs, earlier, CPU)
+    if crowded := [i for i, proof in enumerate(proofs) if proof.reason == CROWDED]:
+        some, before = [questions[i] for i in crowded], [proofs[i] for i in crowded]
+        found = _decided(some, deadline - time.monotonic(), boxes, quick, graphs, before, device)
+        for i, proof in zip(crowded, found, strict=True):
+            proofs[i] = replace(proof, calls=proof.calls + proofs[i].calls)
+    return proofs
+
+
+def _asked(
+    questions: Sequence[Question],
+    graph: Graph,
+    here: torch.device,
+    seconds: float,
+    boxes: int | None,
+    open_boxes: float,
+    quick: bool,
+    earlier: Sequence[Proof],
+) -> list[Proof]:
+    """The answers from bounds that are computed `here`, where the graph is."""
+    module = questions[0].module
+    low, high = (torch.stack([getattr(q, side) for q in questions]).to(here) for side in ("low", "high"))
+    count = len(questions[0].outputs)
+    stacked = ((torch.stack([q.outputs[p][k] for q in questions]) for k in (0, 1)) for p in range(count))
+    outputs = [(A, b) for A, b in stacked]
+    if quick and low[0].numel() > SEARCHED:
+        return _bounded(graph, BoxRegion(low, high), outputs)
+    balls = [q.ball for q in questions if q.ball is not None]
+    if balls:
         centres, radii = torch.stack([centre for centre, _ in balls]), torch.tensor([radius for _, radius in balls])
-        return decide_balls(first.module, centres, radii.double(), outputs, seconds, graph=graph)
+        return decide_balls(module, centres.to(here), radii.to(here), outputs, seconds, graph=graph)
+    return decide_boxes(
+        module, low, high, outputs, seconds, graph=graph, boxes=boxes, open_boxes=open_boxes, earlier=earlier
+    )
 
 
 def _bounded(graph: Graph, region: BoxRegion, outputs: Sequence[Polytope]) -> list[Proof]:
@@ -211,13 +189,15 @@ def _bounded(graph: Graph, region: BoxRegion, outputs: Sequence[Polytope]) -> li
     return [Proof("proved", r, 1, arithmetic=name) if r < 0 else Proof("unknown", r, 1) for r in reach]
 
 
-def _prove_components(problem: Problem, deadline: float, boxes: int | None, quick: bool, graphs: Graphs) -> Proof:
+def _prove_components(
+    problem: Problem, deadline: float, boxes: int | None, quick: bool, graphs: Graphs, device: torch.device
+) -> Proof:
     """The components one after the other, each with its share of the time that is left."""
     proofs: list[Proof] = []
     parts = components(problem)
     for i, part in enumerate(parts):
         seconds = max(0.0, deadline - time.monotonic()) / (len(parts) - i)
-        (proof,) = prove_all([part], seconds, boxes=boxes, quick=quick, graphs=graphs)
+        (proof,) = prove_all([part], seconds, boxes=boxes, quick=quick, graphs=graphs, device=device)
         if proof.status == "violated":
             return proof
         proofs.append(proof)
@@ -263,6 +243,8 @@ def probability_bounds(
     *,
     target: float | None = None,
     boxes: int | None = None,
+    graphs: Graphs | None = None,
+    device: torch.device = CPU,
 ) -> Iterator[ProbabilityBounds]:
     """Ever tighter rigorous bounds on log P(violation), until they are within `gap` or time is up.
 
@@ -270,14 +252,14 @@ def probability_bounds(
     the -log p that is hoped for, where one knows: it makes half-spaces faster and tighter. `boxes` ends each of the two
     by work. Inputs must have independent coordinates of a law that `laws` knows, or be normal, or uniform in an l2
     ball, or a mixture of such; any other model, or a network that cannot be bounded, gives the one trivial item
-    0 <= P <= 1.
+    0 <= P <= 1. `graphs` and `device` are those of `prove_all`.
     """
     weights, parts = zip(*_weighted(problem), strict=True)
     known = [ProbabilityBounds(-math.inf, 0.0, 0, 0.0)] * len(parts)
-    begin = time.monotonic()
+    graphs, begin = graphs or Graphs(), time.monotonic()
     for i, part in enumerate(parts):
         share = (timeout - (time.monotonic() - begin)) / (len(parts) - i)
-        for known[i] in _component_bounds(part, share, gap, target, boxes):
+        for known[i] in _component_bounds(part, share, gap, target, boxes, graphs, device):
             yield _mixed(weights, known, time.monotonic() - begin)
 
 
@@ -290,24 +272,31 @@ def _mixed(weights: Sequence[float], known: Sequence[ProbabilityBounds], seconds
 
 
 def _component_bounds(
-    problem: Problem, timeout: float, gap: float, target: float | None, most: int | None
+    problem: Problem,
+    timeout: float,
+    gap: float,
+    target: float | None,
+    most: int | None,
+    graphs: Graphs,
+    device: torch.device,
 ) -> Iterator[ProbabilityBounds]:
     low, high, pieces, begin = -math.inf, 0.0, 0, time.monotonic()
     n = math.prod(problem.inputs.event_shape)
     ways: list[Iterator[ProbabilityBounds]] = []
     with problem.adapted.evaluating():
         try:
-            module, outputs = on_cpu(problem), polytopes(problem.property, problem.outputs)
-            graph = build(module, problem.inputs.event_shape)
+            module, outputs = graphs.module(problem), polytopes(problem.property, problem.outputs)
+            graph = graphs.of(module, tuple(problem.inputs.event_shape))
         except Unprovable:
             yield ProbabilityBounds(low, high, pieces, 0.0)
             return
-        law = None
+        here, law = worthwhile(device, graph, 1), None
+        graph = graphs.on(here, graph)
         with suppress(Unprovable):
-            law = measure_of(problem.inputs) if n <= HALVED else None
+            law = place(measure_of(problem.inputs), here, torch.float64) if n <= HALVED else None
         share = timeout if law is None else _FEW_SHARE * timeout
         with suppress(Unprovable):
-            tails = tails_of(problem.inputs)
+            tails = place(tails_of(problem.inputs), here, torch.float64)
             visits = None if most is None else min(most, max(_FEWEST, _WORK // graph.widest**2))
             ways.append(half_space_bounds(graph, tails, outputs, share, gap=gap, target=target, most=visits))
         if law is not None:  # before half-spaces where boxes alone are likely to do
@@ -315,15 +304,11 @@ def _component_bounds(
             ways.insert(0 if n <= SEARCHED else len(ways), boxes)
         for way in ways:
             before = pieces
-            for found in way:
-                low, high, pieces = max(low, found.log_lower), min(high, found.log_upper), before + found.boxes
-                yield ProbabilityBounds(low, high, pieces, time.monotonic() - begin)
-                if high - low <= gap or high == -math.inf:
-                    return
+            with suppress(torch.OutOfMemoryError):  # what was proved before a GPU was full holds
+                for found in way:
+                    low, high, pieces = max(low, found.log_lower), min(high, found.log_upper), before + found.boxes
+                    yield ProbabilityBounds(low, high, pieces, time.monotonic() - begin)
+                    if high - low <= gap or high == -math.inf:
+                        return
     if not ways:
         yield ProbabilityBounds(low, high, pieces, time.monotonic() - begin)
-
-
-def measurable(problem: Problem) -> tuple[Measure, nn.Module, list[Polytope]]:
-    """A problem whose boxes have known masses, or Unprovable."""
-    return measure_of(problem.inputs), on_cpu(problem), polytopes(problem.property, problem.outputs)

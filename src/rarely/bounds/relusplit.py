@@ -15,6 +15,7 @@ from rarely.bounds.domains import Root
 from rarely.bounds.graph import Graph, chunks, pruned
 from rarely.bounds.ledger import Ledger
 from rarely.bounds.operators import Interval
+from rarely.bounds.placing import breadth, domains_at_once
 from rarely.bounds.refine import refined
 from rarely.bounds.region import BoxRegion, Region
 from rarely.bounds.single import lowered
@@ -22,7 +23,8 @@ from rarely.bounds.spec import Spec
 from rarely.bounds.splits import Domains, children
 
 _PATIENCE = 256  # domains that may be split, at least, for a proof that holds in more than real arithmetic
-_TOGETHER = 2**22  # coefficients of problems that are bounded in one batch
+_TOGETHER = 2**22  # coefficients of problems that are bounded in one batch on a CPU
+_BATCH = 512  # domains of one problem that are bounded together on a CPU
 _ROUNDS = 16  # of splits that refine the bounds on the inputs of ReLUs; four times as many each time
 _SHARE = 0.125  # of the time left that they may take; twice as much where it paid
 _PAYS = 0.1  # part that the bound of the root must gain for them to be refined again
@@ -108,7 +110,7 @@ class _Tree:
 
     def search(self, until: float, deadline: float) -> str | None:
         """Until there is an answer, and the reason where it is none; nothing is returned where time is up."""
-        ledger, batch = self.ledger, 16
+        ledger, batch, most = self.ledger, 16, domains_at_once(self.root.graph, self.root.state.region.low, _BATCH)
         begin = time.monotonic()
         while True:
             if not bool(ledger.open[self.problem]):
@@ -123,7 +125,7 @@ class _Tree:
             if time.monotonic() + took > until:
                 return None
             # Batches as large as pays off, but short enough to stop in time.
-            batch = max(1, batch // 2) if took > 1 else min(512, 2 * batch) if took < 0.3 else batch
+            batch = max(1, batch // 2) if took > 1 else min(most, 2 * batch) if took < 0.3 else batch
             top = self.stack.pop()
             if len(top) > batch:
                 self.stack.append(top.pick(slice(batch, None)))
@@ -223,7 +225,7 @@ def proved_plainly(ledger: Ledger, problem: Tensor, state: Propagated) -> bool:
 def decide_by_relus(graph: Graph, ledger: Ledger, deadline: float, *, steps: int = 6) -> str:
     """Plain bounds on all open problems, then branch and bound on each, sharing out the time that is left."""
     who = ledger.open.nonzero().squeeze(1)
-    size = max(1, _TOGETHER // (graph.widest * min(2 * graph.widest, 4096)))
+    size = max(1, _TOGETHER * breadth(ledger.region.low) // (graph.widest * min(2 * graph.widest, 4096)))
     plain, state = 0.0, None
     for part in chunks(len(who), size):
         if time.monotonic() > deadline:

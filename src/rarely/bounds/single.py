@@ -37,7 +37,7 @@ def _lowered(node: Node) -> Node | None:
     if node.op is None:
         return node
     wide = _wide(node.op)
-    kept = all(not t.is_cuda and torch.equal(t.float().double(), t) for t in wide.values())
+    kept = all(torch.equal(t.float().double(), t) for t in wide.values())
     if not isinstance(node.op, Affine | Kinked) or not kept:
         return None
     op: Any = node.op

@@ -13,9 +13,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from rarely.bounds.graph import Unprovable
 from rarely.core.errors import InputError
+from rarely.core.properties import Both, Either, LinearConstraint, Misclassification, Property, Targeted
 
 Polytope = tuple[Tensor, Tensor]  # A (m, k) or (B, m, k), b (m,) or (B, m)
+_MAX_POLYTOPES = 1000
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,27 @@ class Spec:
     def score(self, y: Tensor) -> Tensor:
         """The score of outputs y (B, N, k) -> (B, N)."""
         return self.scores(y).amax(-1)
+
+
+def polytopes(prop: Property, outputs: int) -> list[Polytope]:
+    """The violating outputs as a union of {y : A y <= b}, or Unprovable."""
+    eye = torch.eye(outputs, dtype=torch.float64)
+    if isinstance(prop, Misclassification) and prop.label is not None:
+        label = int(prop.label)
+        return [((eye[label] - eye[i])[None], torch.zeros(1).double()) for i in range(outputs) if i != label]
+    if isinstance(prop, Targeted):
+        return [((eye[int(prop.label)] - eye[int(prop.target)])[None], torch.zeros(1).double())]
+    if isinstance(prop, LinearConstraint):
+        rows = [torch.isfinite(b) for b in prop.b]  # infinite bounds only pad
+        return [(A[keep].double(), b[keep].double()) for A, b, keep in zip(prop.A, prop.b, rows, strict=True)]
+    if isinstance(prop, Either):
+        return polytopes(prop.left, outputs) + polytopes(prop.right, outputs)
+    if isinstance(prop, Both):
+        left, right = polytopes(prop.left, outputs), polytopes(prop.right, outputs)
+        if len(left) * len(right) > _MAX_POLYTOPES:
+            raise Unprovable(f"the property has more than {_MAX_POLYTOPES} alternatives")
+        return [(torch.cat([a, c]), torch.cat([b, d])) for a, b in left for c, d in right]
+    raise Unprovable(f"a property of kind {type(prop).__name__} is not a union of linear constraints on the outputs")
 
 
 def spec_of(outputs: Sequence[Polytope], classes: int, batch: int, device: torch.device) -> Spec:

@@ -15,19 +15,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rarely.bounds.graph import Unprovable
+from rarely.bounds.graphs import Graphs
+from rarely.bounds.laws import measure_of
 from rarely.bounds.measure import UniformMeasure
+from rarely.bounds.placing import worthwhile
 from rarely.bounds.probability import Cuts, Search
-from rarely.bounds.problems import measurable
-from rarely.bounds.spec import Polytope
-from rarely.bounds.trace import CHECKED, build
+from rarely.bounds.spec import Polytope, polytopes
+from rarely.bounds.trace import CHECKED
 from rarely.core.batch import Batch
 from rarely.core.evidence import COUNTS, Bracket, Evidence, Found, Number, Searched
 from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
+from rarely.core.stacking import place
 from rarely.core.thresholds import SEARCHED, WEIGHTS_SHARE
 from rarely.core.witnesses import FAIR, Witnesses, gather_witnesses, join_witnesses
 from rarely.methods.base import Run, progress
@@ -107,12 +110,12 @@ class Parts:
         return x, torch.ones_like(chosen, dtype=torch.bool).index_fill_(0, waiting, False)
 
 
-def _readable(problem: Problem) -> tuple[UniformMeasure, nn.Module, list[Polytope]]:
+def _readable(problem: Problem) -> tuple[UniformMeasure, list[Polytope]]:
     """A problem that can be counted, or Unprovable."""
-    law, module, outputs = measurable(problem)
+    law = measure_of(problem.inputs)
     if not isinstance(law, UniformMeasure) or law.low.numel() > SEARCHED:
         raise Unprovable("bounds count only in few dimensions and for uniform inputs")
-    return law, module, outputs
+    return law, polytopes(problem.property, problem.outputs)
 
 
 @dataclass(frozen=True)
@@ -138,20 +141,23 @@ class Counting:
     def run(self, batch: Batch, rng: Rng) -> Run:
         found: list[list[Evidence]] = [[] for _ in range(len(batch))]
         groups: dict[tuple[object, ...], list[int]] = {}
-        questions: dict[int, tuple[UniformMeasure, nn.Module, list[Polytope]]] = {}
+        questions: dict[int, tuple[UniformMeasure, list[Polytope]]] = {}
+        graphs = Graphs()
         for row, number in enumerate(batch.rows.tolist()):
+            problem = batch.problems[number]
             try:
-                questions[row] = _readable(batch.problems[number])
+                questions[row] = _readable(problem)
             except Unprovable as reason:
                 found[row] = [Searched(COUNTING, str(reason))]
                 continue
-            law, module, outputs = questions[row]
-            groups.setdefault((module, law.shape, tuple(A.shape for A, _ in outputs)), []).append(row)
+            law, outputs = questions[row]
+            groups.setdefault((id(problem.network), law.shape, tuple(A.shape for A, _ in outputs)), []).append(row)
         begun = time.monotonic()
         for number, rows in enumerate(groups.values()):
             left = (self.seconds - (time.monotonic() - begun)) / (len(groups) - number)
             seconds = min(left, _SHARE * batch.spend.left_seconds)
-            learnt = self._group(batch.take(torch.tensor(rows)), [questions[row] for row in rows], seconds, rng)
+            part, some = batch.take(torch.tensor(rows)), [questions[row] for row in rows]
+            learnt = self._group(part, some, graphs, seconds, rng)
             for row, own in zip(rows, learnt, strict=True):
                 found[row] = own
             yield progress("counting", batch, [0.0] * len(batch), len(groups) - number - 1)
@@ -160,24 +166,26 @@ class Counting:
     def _group(
         self,
         part: Batch,
-        questions: Sequence[tuple[UniformMeasure, nn.Module, list[Polytope]]],
+        questions: Sequence[tuple[UniformMeasure, list[Polytope]]],
+        graphs: Graphs,
         seconds: float,
         rng: Rng,
     ) -> list[list[Evidence]]:
         """Bounds for all of them at once, then a count for each."""
-        laws, _, outputs = zip(*questions, strict=True)
-        network = part.problems[int(part.rows[0])].adapted.placed(part.device, None)
-        assert network.module is not None
+        laws, outputs = zip(*questions, strict=True)
+        problem = part.problems[int(part.rows[0])]
         try:
+            module = graphs.module(problem)
             part.spend.charge(part.rows[:1], CHECKED)
-            with network.evaluating():
-                graph = build(network.module, laws[0].shape)
+            with problem.adapted.evaluating():
+                graph = graphs.of(module, laws[0].shape)
         except (Unprovable, Exhausted) as reason:
             broke = isinstance(reason, Exhausted)
             return [[Searched(COUNTING, str(reason) or "the budget is spent", broke=broke)]] * len(part)
         stacked = [tuple(torch.stack([own[p][k] for own in outputs]) for k in (0, 1)) for p in range(len(outputs[0]))]
-        there = [UniformMeasure(law.low.to(part.device), law.high.to(part.device)) for law in laws]
-        search = Search(there, [(A, b) for A, b in stacked], graph, planes=True)
+        here = worthwhile(part.device, graph, len(part))
+        own_laws = [place(law, here, torch.float64) for law in laws]
+        search = Search(own_laws, [(A, b) for A, b in stacked], graphs.on(here, graph), planes=True)
         *_, last = search.tighten(seconds, _GAP, self.boxes)
         learnt: list[list[Evidence]] = []
         for row, bounds in enumerate(last):
@@ -185,10 +193,11 @@ class Counting:
             calls = 0 if row else CHECKED  # of the network, to compare the graph with it
             learnt.append([Bracket(bounds.log_lower, bounds.log_upper, proof, bounds.boxes, calls)])
         rows = [row for row, bounds in enumerate(last) if math.log1p(-_RULED_OUT) > bounds.log_upper > -math.inf]
-        cuts = {row: search.cuts(row) for row in rows}
+        cuts = {row: place(search.cuts(row), part.device, torch.float64) for row in rows}
         rows = [row for row in rows if len(cuts[row].low)]
         if rows:
-            parts = Parts([there[row].flat() for row in rows], [cuts[row] for row in rows])
+            there = [place(laws[row], part.device, torch.float64).flat() for row in rows]
+            parts = Parts(there, [cuts[row] for row in rows])
             counted = self._counted(part.take(torch.tensor(rows)), parts, laws[0].shape, rng)
             for row, own in zip(rows, counted, strict=True):
                 learnt[row] += own

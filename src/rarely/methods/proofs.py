@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from rarely.bounds.graphs import Graphs
 from rarely.bounds.ledger import Proof
-from rarely.bounds.problems import Graphs, probability_bounds, prove_all
+from rarely.bounds.problems import probability_bounds, prove_all
 from rarely.core.batch import Batch
 from rarely.core.evidence import Bracket, Evidence, Found, Searched
 from rarely.core.rng import Rng
@@ -59,7 +60,15 @@ class Proofs:
         rows, before = batch.rows.tolist(), graphs.calls
         problems = [batch.problems[row] for row in rows]
         earlier = [attempts.proofs.get(row, _NONE) for row in rows]
-        proofs = prove_all(problems, seconds, boxes=self.boxes, quick=self.quick, graphs=graphs, earlier=earlier)
+        proofs = prove_all(
+            problems,
+            seconds,
+            boxes=self.boxes,
+            quick=self.quick,
+            graphs=graphs,
+            earlier=earlier,
+            device=batch.device,
+        )
         attempts.proofs.update(zip(rows, proofs, strict=True))
         calls = torch.tensor([proof.calls for proof in proofs])
         calls[0] += graphs.calls - before
@@ -92,7 +101,7 @@ class Brackets:
 
     def run(self, batch: Batch, rng: Rng) -> Run:
         found: list[list[Evidence]] = []
-        begin = time.monotonic()
+        graphs, begin = Graphs(), time.monotonic()
         for row, number in enumerate(batch.rows.tolist()):
             problem = batch.problems[number]
             if row and time.monotonic() - begin > self.seconds:  # one pass through a deep network may outlast them
@@ -103,7 +112,10 @@ class Brackets:
             hope = self.hopes[row] if self.hopes else None
             target = None if hope is None or hope >= 0 else -hope
             best = Bracket(-math.inf, 0.0, "nothing")
-            for bounds in probability_bounds(problem, seconds, target=target, boxes=self.boxes):
+            ever_tighter = probability_bounds(
+                problem, seconds, target=target, boxes=self.boxes, graphs=graphs, device=batch.device
+            )
+            for bounds in ever_tighter:
                 told = f"bounds over {bounds.boxes:,} piece(s) of the inputs"
                 best = Bracket(bounds.log_lower, bounds.log_upper, told, bounds.boxes)
                 if self.enough(row, best):

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 import rarely
-from rarely.bounds import build, probability_bounds, problems, prove
-from rarely.bounds.problems import Graphs, polytopes, prove_all
+from rarely.bounds import build, graphs, probability_bounds, prove
+from rarely.bounds.graphs import Graphs
+from rarely.bounds.problems import prove_all
+from rarely.bounds.spec import polytopes
 from rarely.core.properties import Scored
 from rarely.core.rng import Rng
 from rarely.questions.threshold import Ruling
@@ -123,17 +125,17 @@ def test_quick_proofs_of_a_mixed_list_keep_their_places():
 
 def test_a_second_attempt_reads_no_graph_again_and_bounds_no_box_again(monkeypatch):
     built = []
-    monkeypatch.setattr(problems, "build", lambda *args: built.append(1) or build(*args))
+    monkeypatch.setattr(graphs, "build", lambda *args: built.append(1) or build(*args))
     torch.manual_seed(5)
     net = nn.Sequential(nn.Linear(4, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 1)).eval()
     with torch.no_grad():
         top = float(net(torch.rand(100_000, 4) * 2 - 1).max())
     problem = rarely.Problem(net, rarely.LinearConstraint([[-1.0]], [-top - 0.01]), rarely.Box([-1.0] * 4, [1.0] * 4))
-    (alone,) = problems.prove_all([problem], 20.0)
-    graphs = Graphs()
-    first = problems.prove_all([problem], math.inf, boxes=20, graphs=graphs)
+    (alone,) = prove_all([problem], 20.0)
+    read = Graphs()
+    first = prove_all([problem], math.inf, boxes=20, graphs=read)
     assert first[0].status == "unknown"
-    (second,) = problems.prove_all([problem], 20.0, graphs=graphs, earlier=first)
+    (second,) = prove_all([problem], 20.0, graphs=read, earlier=first)
     assert len(built) == 2  # one of them alone
     assert second.status == alone.status == "proved"
     assert first[0].boxes < second.boxes < alone.boxes + first[0].boxes

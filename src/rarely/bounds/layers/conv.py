@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rarely.bounds.convolve import convolve
 from rarely.bounds.graph import Unprovable
 from rarely.bounds.operators import Affine, Interval, Terms
 from rarely.bounds.reader import Handle, Reader, per_axis, reads
@@ -29,9 +30,7 @@ class Conv(Affine):
     def _apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, rest: tuple[int, ...] | None = None) -> Tensor:
         """The convolution, or its transpose with `rest` for the output padding."""
         place = (self.stride, self.padding, self.dilation)
-        return torch.convolution(
-            x, weight, bias, *place, rest is not None, rest or (0,) * len(self.stride), self.groups
-        )
+        return convolve(x, weight, bias, *place, rest is not None, rest or (0,) * len(self.stride), self.groups)
 
     def forward(self, *xs: Tensor) -> Tensor:
         return self._apply(xs[0], self.weight, self.bias)
@@ -97,7 +96,7 @@ class ConvTranspose(Affine):
 
     def _apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, turned: bool = True) -> Tensor:
         rest = self.output_padding if turned else (0,) * len(self.stride)
-        return torch.convolution(x, weight, bias, self.stride, self.padding, self.dilation, turned, rest, self.groups)
+        return convolve(x, weight, bias, self.stride, self.padding, self.dilation, turned, rest, self.groups)
 
     def forward(self, *xs: Tensor) -> Tensor:
         return self._apply(xs[0], self.weight, self.bias)

@@ -26,7 +26,7 @@ class Variance(Affine):
     rounds against 2 mean(x^2), and more than a sum of squared deviations does.
     """
 
-    eps: float
+    eps: Tensor  # (1,)
     width: int
 
     def forward(self, *xs: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class Variance(Affine):
         return each, torch.zeros_like(each)
 
     def constant(self) -> Tensor:
-        return torch.tensor([self.eps], dtype=torch.float64)
+        return self.eps
 
     def terms(self, *H: Tensor) -> Terms:
         size = H[0].mean(-1, keepdim=True) + 2 * (H[1] * H[1]).mean(-1, keepdim=True) + self.eps
@@ -56,9 +56,9 @@ def layer_norm(
     flat = rearrange(r, lambda v: v.reshape(len(v), *lead, n), input)
     # Twice the same: the network rounds what it squares and what it scales in ways of their own.
     squared, scaled = (dense(r, flat, torch.eye(n, dtype=torch.float64) - 1 / n) for _ in range(2))
-    variance = r.add(Variance(eps, n), (*lead, 1), square(r, squared), flat)
+    variance = r.add(Variance(r.real([eps]), n), (*lead, 1), square(r, squared), flat)
     unit = product(r, scaled, *expand(r, rsqrt(r, variance), shapes=[flat.shape]))
-    factor = torch.ones(n, dtype=torch.float64) if weight is None else r.real(weight).flatten()
+    factor = r.real([1.0] * n if weight is None else weight).flatten()
     shift = torch.zeros_like(factor) if bias is None else r.real(bias).flatten()
     out = r.add(Scale(factor, shift, shift.abs()), flat.shape, unit)
     return rearrange(r, lambda v: v.reshape(len(v), *shape), out)  # type: ignore[no-any-return]

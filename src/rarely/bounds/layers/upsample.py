@@ -29,9 +29,10 @@ class Between(Dense):
 
     def terms(self, *H: Tensor) -> Terms:
         out, n = self.weight.shape
-        near = (self.weight != 0).double()
-        near[:, 1:] += (self.weight[:, :-1] != 0).double()
-        near[:, :-1] += (self.weight[:, 1:] != 0).double()
+        used = (self.weight != 0).to(self.weight)
+        near = used.clone()
+        near[:, 1:] += used[:, :-1]
+        near[:, :-1] += used[:, 1:]
         return Terms(F.linear(H[0], near), 4 * (n + out), out)
 
 
