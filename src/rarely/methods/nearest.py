@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rarely.core.batch import Batch
 from rarely.core.evidence import Evidence, Nearest
@@ -54,24 +55,28 @@ class NearestViolation:
         for rows, ruler in rulers(batch):
             before = ruler.batch.calls()
             best = _Best.of(ruler, torch.zeros(len(rows), dtype=batch.dtype, device=batch.device))
-            known = [_known(ruler, k, inputs[row], normals[row]) for k, row in enumerate(rows)]
+            known = _known(ruler, [inputs[row] for row in rows], [normals[row] for row in rows])
             with suppress(Exhausted):
                 _search(ruler, known, best)
             spent = (ruler.batch.calls() - before).tolist()
-            for k, row in enumerate(rows):
-                learnt[row] = best.evidence(k, known[k], spent[k])
+            for row, own in zip(rows, best.evidence(known, spent), strict=True):
+                learnt[row] = own
             yield progress(_NAME, batch, [0.0] * len(batch), 0)
         return learnt
 
 
-def _known(ruler: Ruler, row: int, inputs: Tensor, normals: Tensor | None) -> Tensor:
-    """The violating points (n, *shape) of one problem, nearest first."""
-    own = ruler.take(torch.tensor([row]))
-    points = own.offsets(inputs.to(ruler.batch.device, ruler.batch.dtype).unsqueeze(0))
-    if points is None:
-        points = inputs.new_zeros(1, 0, *ruler.shape) if normals is None else normals.unsqueeze(0)
-    points = points.to(ruler.batch.device, ruler.batch.dtype)
-    return points[0][own.size(points)[0].argsort()]
+def _known(ruler: Ruler, inputs: Sequence[Tensor], normals: Sequence[Tensor | None]) -> list[Tensor]:
+    """The violating points (n, *shape) of each problem, nearest first."""
+    batch, own = ruler.batch, list(inputs)
+    if ruler.center is None:
+        none = torch.zeros(0, *ruler.shape, device=batch.device)
+        own = [none if points is None else points for points in normals]
+    counts = [len(points) for points in own]
+    points = ruler.offsets(pad_sequence([points.to(batch.dtype) for points in own], batch_first=True).to(batch.device))
+    missing = torch.arange(max(counts)) >= torch.tensor(counts).unsqueeze(1)
+    order = ruler.size(points).masked_fill(missing.to(batch.device), torch.nan).argsort(dim=1, stable=True)
+    points = points[torch.arange(len(points), device=batch.device).unsqueeze(1), order]
+    return [row[:count] for row, count in zip(points, counts, strict=True)]
 
 
 @dataclass
@@ -106,23 +111,29 @@ class _Best:
         return _Best(self.ruler.take(index), self.firm[i], self.points[i], self.sizes[i], self.scores[i])
 
     def put(self, index: Tensor, other: _Best) -> None:
-        """What another search has found of some rows, where it is nearer."""
-        for k, row in enumerate(index.tolist()):
-            if other.sizes[k] < self.sizes[row]:
-                self.points[row], self.sizes[row], self.scores[row] = other.points[k], other.sizes[k], other.scores[k]
+        """What another search has found of some rows, one or many times each, where it is nearer."""
+        index, count = index.to(self.sizes.device), len(index)
+        nearest = torch.full_like(self.sizes, torch.inf).scatter_reduce(0, index, other.sizes, "amin")
+        place = torch.arange(count, device=index.device).masked_fill(other.sizes > nearest[index], count)
+        first = torch.full_like(self.sizes, count - 1, dtype=torch.long).scatter_reduce(0, index, place, "amin")
+        self._keep(nearest < self.sizes, other.points[first], nearest, other.scores[first])
 
     def _keep(self, nearer: Tensor, points: Tensor, sizes: Tensor, scores: Tensor) -> None:
         self.points = torch.where(nearer.reshape(-1, *(1,) * (points.ndim - 1)), points, self.points)
         self.sizes, self.scores = torch.where(nearer, sizes, self.sizes), torch.where(nearer, scores, self.scores)
 
-    def evidence(self, row: int, known: Tensor, calls: int) -> list[Evidence]:
-        if not math.isfinite(float(self.sizes[row])):
-            return []
-        own = self.ruler.take(torch.tensor([row]))
-        x = own.inputs(self.points[row].reshape(1, 1, *self.ruler.shape))[0].cpu()
-        beyond = float(own.size(known[:1].unsqueeze(0))) if len(known) else math.nan
-        witness = Witnesses(x, self.scores[row : row + 1].cpu())
-        return [Nearest(_NAME, witness, float(self.sizes[row]), self.ruler.unit, beyond, calls)]
+    def evidence(self, known: Sequence[Tensor], calls: Sequence[int]) -> list[list[Evidence]]:
+        """Of each row, beside the points that were known of it and the calls that it took."""
+        ruler, found = self.ruler, list[list[Evidence]]()
+        x, scores = ruler.inputs(self.points.unsqueeze(1)).cpu(), self.scores.cpu()
+        first = [points[0] if len(points) else best for points, best in zip(known, self.points, strict=True)]
+        beyond = ruler.size(torch.stack(first).unsqueeze(1)).squeeze(1).tolist()
+        for row, size in enumerate(self.sizes.tolist()):
+            witness = Witnesses(x[row], scores[row : row + 1])
+            others = beyond[row] if len(known[row]) else math.nan
+            own: list[Evidence] = [Nearest(_NAME, witness, size, ruler.unit, others, calls[row])]
+            found.append(own if math.isfinite(size) else [])
+        return found
 
 
 def _search(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
@@ -178,7 +189,7 @@ def _climb(ruler: Ruler, starts: Sequence[Tensor], best: _Best) -> None:
     with suppress(Exhausted):
         for step in range(_LONG):
             if step == _SHORT:
-                going = _nearest_of_each(owners, found.sizes.cpu())
+                going = _nearest_of_each(owners, found.sizes)
                 points, mean, beyond = (kept[going.to(points.device)] for kept in (points, mean, beyond))
             here = found.rows(going)
             score, slope = here.ruler.gradient(points)
@@ -229,11 +240,10 @@ def _chosen(ruler: Ruler, starts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Ten
 
 def _nearest_of_each(owners: Tensor, sizes: Tensor) -> Tensor:
     """Places of the few starts of each problem that have come nearest."""
-    kept: list[int] = []
-    for owner in dict.fromkeys(owners.tolist()):
-        own = (owners == owner).nonzero().squeeze(1)
-        kept += own[sizes[own].argsort()[:_FOLLOWED]].tolist()
-    return torch.tensor(kept)
+    far, own = sizes.tolist(), dict[int, list[int]]()
+    for place, owner in enumerate(owners.tolist()):
+        own.setdefault(owner, []).append(place)
+    return torch.tensor([place for places in own.values() for place in sorted(places, key=far.__getitem__)[:_FOLLOWED]])
 
 
 def _wander(ruler: Ruler, known: Sequence[Tensor], best: _Best, which: Sequence[int]) -> None:

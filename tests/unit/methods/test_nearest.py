@@ -101,8 +101,8 @@ def test_a_plane_through_a_ball(norm: float, share: float) -> None:
 def test_a_search_in_another_norm_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above can fail: along the slope itself, the corner of an l-infinity ball is missed."""
     straight = replace
-    along = Ruler.along
-    monkeypatch.setattr(Ruler, "along", lambda self, d, size: along(straight(self, norm=2.0), d, size))
+    pieces = Ruler._pieces
+    monkeypatch.setattr(Ruler, "_pieces", lambda self, direction: pieces(straight(self, norm=2.0), direction))
     found, _ = searched(ball_problem(math.inf, 0.2), violating(ball_problem(math.inf, 0.2), WEIGHT))
     assert found.distance > 0.2 * (1 + 20 * _EDGE)
 
