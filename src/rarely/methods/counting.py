@@ -29,7 +29,7 @@ from rarely.core.problem import Problem
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.thresholds import SEARCHED, WEIGHTS_SHARE
-from rarely.core.witnesses import FAIR, Witnesses, gather_witnesses, join_witnesses
+from rarely.core.witnesses import FAIR, Witnesses, gather_each, join_witnesses
 from rarely.methods.base import Run, progress
 from rarely.stats.statistic import Binomial
 
@@ -208,20 +208,20 @@ class Counting:
                     for k, n in enumerate(torch.bincount(who[some], minlength=len(counts)).tolist()):
                         counts[k].spent += n
                 every = torch.cat(scores)
-                for k, n in enumerate(wanted):
-                    if n:
-                        own_rows = who == k
-                        counts[k].add(n, x[own_rows].squeeze(1), every[own_rows])
+                hits = torch.bincount(who[every >= 0], minlength=len(counts)).tolist()
+                found = gather_each(x.squeeze(1), every, who, len(counts))
+                for count, *seen in zip(counts, wanted, hits, found, strict=True):
+                    count.add(*seen)
         return [count.evidence(slack) for count, slack in zip(counts, parts.slack.tolist(), strict=True)]
 
     def _wanted(self, part: Batch, counts: Sequence[_Count], enough: int) -> list[int]:
         """Trials of each problem: a few, then as many as the share of hits among them asks for."""
         wanted = []
-        for count, row in zip(counts, part.rows, strict=True):
+        for count, paid in zip(counts, part.left_each(), strict=True):
             more = _FIRST
             if count.trials:
                 more = math.ceil(1.1 * (enough - count.hits) * count.trials / (count.hits or 1))
-            left = min(self.calls - count.spent, part.spend.left(row.unsqueeze(0)))
+            left = min(self.calls - count.spent, paid)
             wanted.append(int(max(0, min(more, _CHUNK, left))) if count.hits < enough and count.total else 0)
         return wanted
 
@@ -236,9 +236,9 @@ class _Count:
     hits: int = 0
     witnesses: list[Witnesses] = field(default_factory=list)
 
-    def add(self, trials: int, x: Tensor, scores: Tensor) -> None:
-        self.trials, self.hits = self.trials + trials, self.hits + int((scores >= 0).sum())
-        self.witnesses.append(gather_witnesses(x, scores))
+    def add(self, trials: int, hits: int, witnesses: Witnesses) -> None:
+        self.trials, self.hits = self.trials + trials, self.hits + hits
+        self.witnesses.append(witnesses)
 
     def evidence(self, slack: float) -> list[Evidence]:
         if not self.total:

@@ -225,7 +225,7 @@ class _Populations:
         risen = ((choice.level > previous) | (not paper)).tolist()  # above a strict level everybody has risen
         levels, increments, counts = choice.level.tolist(), choice.log_increment.tolist(), choice.survivors.tolist()
         n, least = state.score.shape[1], _MIN_STEPS if self.settings.steps == "auto" else self.settings.steps
-        left = [self.batch.spend.left(self.batch.rows[i : i + 1]) for i in range(len(self.batch))]
+        left = self.batch.left_each()
         fewest = min((c for c, f, p in zip(counts, finished, plateau, strict=True) if not (f or p)), default=0)
         late, reserve = self.batch.spend.late, least * self._cost_of_step(n, fewest)
         weights = self._weights(part, rows, state)
