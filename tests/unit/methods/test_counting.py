@@ -13,6 +13,7 @@ import rarely
 from rarely.bounds.measure import UniformMeasure
 from rarely.bounds.probability import Cuts
 from rarely.bounds.problems import probability_bounds
+from rarely.bounds.trace import CHECKED
 from rarely.core.evidence import Bracket, Evidence, Found, Number
 from rarely.core.execution import Execution
 from rarely.core.rng import Rng
@@ -94,6 +95,22 @@ def test_a_long_queue_costs_no_trial_its_turns(monkeypatch: pytest.MonkeyPatch) 
     assert bool(((x * A[0]).sum(1) >= 0.5 * A.sum()).all())
 
 
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_few_candidates_miss_the_part_that_they_are_for(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part may be 1 / n! of the smallest box around it; of what is drawn one in six lies in it, or more."""
+    g, rounds = torch.Generator().manual_seed(n), 25
+    monkeypatch.setattr("rarely.methods.counting._ROUNDS", rounds)
+    low, high = torch.zeros(200, n).double(), torch.ones(200, n).double()
+    A = 10 ** -(3 * torch.rand(200, 1, n, generator=g, dtype=torch.float64))
+    A[:100] = 1 / torch.arange(1, n + 1)  # the worst: every share of the simplex that the box leaves is small
+    b = A.amax(2) - A.sum(2)  # above it 1 / n! of the box where slopes are alike
+    parts = Parts([UniformMeasure(low[0], high[0])], [Cuts(low, high, A, b)])
+    x, _ = parts.draw(torch.tensor([2000]), Rng(n))
+    assert len(x) == 2000  # (1 - 0.17) ** (2 * rounds) is 1e-4 of the few that wait, for whom more are drawn
+    monkeypatch.setattr("rarely.methods.counting._steep", lambda a: torch.zeros_like(a, dtype=torch.bool))
+    assert n < 8 or len(parts.draw(torch.tensor([2000]), Rng(n))[0]) < 1000  # drawn from the boxes alone
+
+
 class Needle(nn.Module):
     """Scores that rise slowly to a corner where they end below 0, and a small diamond elsewhere where they are above.
 
@@ -173,7 +190,7 @@ def test_counts_are_binomial() -> None:
         {"inputs": rarely.Gaussian(torch.full((4,), 0.5), torch.full((4,), 0.1))},
         {"network": lambda x: x[:, :1] - 0.99},
         {"boxes": 1},
-        {"calls": 5},
+        {"calls": CHECKED},
     ],
     ids=["not uniform", "black box", "nothing ruled out", "no calls left"],
 )
