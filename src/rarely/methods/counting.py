@@ -39,7 +39,7 @@ _GAP = 1.0  # log U - log p up to which counting is cheaper than more bounds
 _RULED_OUT = 0.99  # share of the inputs that bounds must rule out for all this to pay
 _FIRST, _CHUNK = 100, 10_000  # inputs drawn at a time
 _TRIES = 2  # candidates at a time for each input, as many in all where fewer wait: one in six lies in its part, or more
-_ROUNDS = 1_000  # of them, until there is no such part
+_ROUNDS = 100  # of them; who waits any longer has no part
 
 
 class Parts:
@@ -99,7 +99,8 @@ class Parts:
         x = torch.empty(len(chosen), self.low.shape[1], dtype=torch.float64, device=chosen.device)
         corner, toward = torch.where(self.A > 0, self.high, self.low), torch.where(self.A > 0, -1.0, 1.0)
         toward = toward * (self.high - self.low)
-        a = (self.A * toward).abs() / ((self.A * corner).sum(1) + self.b).clamp(min=0).unsqueeze(1)
+        fall = (self.A * toward).abs()
+        a = (fall / ((self.A * corner).sum(1) + self.b).clamp(min=0).unsqueeze(1)).masked_fill(fall == 0, 0.0)
         parts = corner, toward, a, _steep(a), self.A, self.b.unsqueeze(1)
         waiting = torch.arange(len(chosen), device=chosen.device)
         for _ in range(_ROUNDS):
