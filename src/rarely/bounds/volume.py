@@ -26,7 +26,7 @@ EXACT = 10  # coordinates up to which the sum over 2^n subsets is taken
 
 
 def _subset_sum(a: Tensor, t: Tensor, keep: Tensor, signs: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor]:
-    """G(t) over the coordinates in `keep` (C, B, n), and a bound on its rounding error, (C, B); a (B, n) sums to <= 1."""
+    """G(t) over the coordinates in `keep` (C, B, n), and a bound on its rounding error; a (B, n) sums to at most 1."""
     n = a.shape[1]
     left_out = (~keep).to(a.dtype) @ subsets.mT > 0  # (C, B, 2^n): subsets with a coordinate that is not kept
     rest = (t.unsqueeze(2) - torch.where(keep, a, 0.0) @ subsets.mT).clamp(min=0).masked_fill(left_out, 0.0)

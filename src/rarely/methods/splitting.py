@@ -133,9 +133,11 @@ class _Populations:
     rng: Rng
     sloped: bool
     islands: list[list[Island]] = field(default_factory=list)
+    means: list[float] = field(default_factory=list)  # of log p over the islands of each problem
 
     def run(self) -> Generator[Progress, None, list[list[Island]]]:
         self.islands = [[Island() for _ in range(self.settings.islands)] for _ in range(len(self.batch))]
+        self.means = [0.0] * len(self.batch)
         try:
             yield from self._climb()
         except Exhausted:
@@ -268,8 +270,10 @@ class _Populations:
         return int(min(self.settings.max_steps, left // self._cost_of_step(n, survivors)))
 
     def _progress(self, level: Tensor, rows: Tensor, ended: Tensor) -> Progress:
-        running = [sum(i.log_prob for i in group) / len(group) for group in self.islands]
+        for problem in set(rows.tolist()):
+            group = self.islands[problem]
+            self.means[problem] = sum(island.log_prob for island in group) / len(group)
         lowest = torch.zeros(len(self.batch))
         lowest.scatter_reduce_(0, rows, level.float().cpu(), "amin")
         active = len(set(rows[~ended].tolist()))
-        return progress("splitting", self.batch, running, active, lowest.clamp_max(0.0))
+        return progress("splitting", self.batch, self.means, active, lowest.clamp_max(0.0))
