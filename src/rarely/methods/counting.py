@@ -51,7 +51,8 @@ class Parts:
         counts = [len(own.low) * self.planes for own in cuts]
         self.owner = torch.arange(len(cuts)).repeat_interleave(torch.tensor(counts)).to(self.cuts.b.device)
         self.last = torch.tensor(counts).cumsum(0).to(self.owner.device) - 1
-        law = UniformMeasure(*(torch.stack([getattr(own, k) for own in laws])[self.owner] for k in ("low", "high")))
+        ends = (torch.stack([getattr(own, k) for own in laws]).to(self.owner.device) for k in ("low", "high"))
+        law = UniformMeasure(*(side[self.owner] for side in ends))
         self.low, self.high = (side.repeat_interleave(self.planes, 0) for side in (self.cuts.low, self.cuts.high))
         self.A, self.b = self.cuts.A.reshape(-1, n), self.cuts.b.reshape(-1)
         least, self.mass = (law.above(self.A, self.b, self.low, self.high, upper=side) for side in (False, True))
@@ -202,8 +203,7 @@ class Counting:
             broke = isinstance(reason, Exhausted)
             return [[Searched(COUNTING, str(reason) or "the budget is spent", broke=broke)]] * len(part)
         stacked = [tuple(torch.stack([own[p][k] for own in outputs]) for k in (0, 1)) for p in range(len(outputs[0]))]
-        there = [UniformMeasure(law.low.to(part.device), law.high.to(part.device)) for law in laws]
-        search = Search(there, [(A, b) for A, b in stacked], graph, planes=True)
+        search = Search(laws, [(A, b) for A, b in stacked], graph, planes=True, device=part.device)
         *_, last = search.tighten(seconds, _GAP, self.boxes)
         learnt: list[list[Evidence]] = []
         for row, bounds in enumerate(last):
@@ -211,10 +211,10 @@ class Counting:
             calls = 0 if row else CHECKED  # of the network, to compare the graph with it
             learnt.append([Bracket(bounds.log_lower, bounds.log_upper, proof, bounds.boxes, calls)])
         rows = [row for row, bounds in enumerate(last) if math.log1p(-_RULED_OUT) > bounds.log_upper > -math.inf]
-        cuts = {row: search.cuts(row) for row in rows}
+        cuts = search.cuts()
         rows = [row for row in rows if len(cuts[row].low)]
         if rows:
-            parts = Parts([there[row].flat() for row in rows], [cuts[row] for row in rows])
+            parts = Parts([laws[row].flat() for row in rows], [cuts[row] for row in rows])
             counted = self._counted(part.take(torch.tensor(rows)), parts, laws[0].shape, rng)
             for row, own in zip(rows, counted, strict=True):
                 learnt[row] += own
