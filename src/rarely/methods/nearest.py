@@ -144,10 +144,9 @@ def _search(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
     best.firm = _FIRM * score[:, 0].abs()
     best.see(points, ruler.size(points), score)
     known = _drawn(ruler, known, best) if ruler.center is None else known
-    starts = [points[_spread(len(points), _LOOKED)] for points in known]
     before = best.sizes.clone()
     if ruler.climbs and getattr(ruler.batch.inputs, "smooth", True):
-        _climb(ruler, starts, best)
+        _climb(ruler, known, best)
     stuck = torch.isinf(best.sizes) | (best.sizes > 0) & (best.sizes == before)  # no slope leads anywhere
     _wander(ruler, known, best, [row for row in stuck.nonzero().squeeze(1).tolist() if len(known[row])])
     _draw_in(best)
@@ -176,9 +175,9 @@ def _drawn(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> list[Tensor]:
     return found
 
 
-def _climb(ruler: Ruler, starts: Sequence[Tensor], best: _Best) -> None:
+def _climb(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
     """From some points of each problem to the nearest point of the half-space that each shows, again and again."""
-    owners, ways, points = _chosen(ruler, starts)
+    owners, ways, points = _chosen(ruler, known)
     if not len(owners):
         return
     aimed = ruler.take(owners)
@@ -215,19 +214,18 @@ def _goal(
     return ruler.nearest(mean, slope, level * (1 + beyond)), mean
 
 
-def _chosen(ruler: Ruler, starts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _chosen(ruler: Ruler, known: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Whose points set out, to which way to fail, and they (S, 1, *shape): the nearest to each way, then more."""
-    most = max(map(len, starts))
-    if not most:
+    rows = [row for row, points in enumerate(known) if len(points)]
+    if not rows:
         return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), ruler.middle()[:0]
-    rows = [row for row, points in enumerate(starts) if len(points)]
-    part = ruler.take(torch.tensor(rows))
-    padded = torch.stack([starts[row][torch.arange(most) % len(starts[row])] for row in rows])
+    part, looked = ruler.take(torch.tensor(rows)), [_spread(len(known[row]), _LOOKED) for row in rows]
+    padded = _padded([known[row] for row in rows], looked)
     ways = part.batch.parts(part.inputs(padded)).argmax(-1).cpu()
     owners: list[int] = []
     places: list[tuple[int, int]] = []
     for k, row in enumerate(rows):
-        own = ways[k, : len(starts[row])].tolist()
+        own = ways[k, : len(looked[k])].tolist()
         first = list(dict.fromkeys(own))
         order = [own.index(way) for way in first]
         order += [place for place in range(len(own)) if place not in order]
@@ -236,6 +234,13 @@ def _chosen(ruler: Ruler, starts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Ten
     own_row, own_place = (torch.tensor(side) for side in zip(*places, strict=True))
     chosen = padded[own_row.to(padded.device), own_place.to(padded.device)].unsqueeze(1)
     return torch.tensor(owners), ways[own_row, own_place], chosen
+
+
+def _padded(points: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
+    """Points (R, M, *shape) at some places of each problem's, as many of each: who has fewer repeats them."""
+    most, device = max(map(len, places)), points[0].device
+    index = torch.stack([own[torch.arange(most) % len(own)] for own in places]).to(device)
+    return pad_sequence(list(points), batch_first=True)[torch.arange(len(points), device=device).unsqueeze(1), index]
 
 
 def _nearest_of_each(owners: Tensor, sizes: Tensor) -> Tensor:
@@ -250,10 +255,9 @@ def _wander(ruler: Ruler, known: Sequence[Tensor], best: _Best, which: Sequence[
     """Without gradients: from the mean of known violations, and the way it shows, by random moves a little inwards."""
     if not which:
         return
-    rows = torch.tensor(which)
-    most = max(len(known[row]) for row in rows)
+    rows, most = torch.tensor(which), max(len(known[row]) for row in which)
     part, own = ruler.take(rows), best.rows(rows)
-    pool = torch.stack([known[row][torch.arange(most) % len(known[row])] for row in rows])
+    pool = _padded([known[row] for row in which], [torch.arange(len(known[row])) for row in which])
     rng = Rng(0, ruler.batch.device)
     try:
         # What violations have in common leads to them; what they differ in only takes them away from the middle.
