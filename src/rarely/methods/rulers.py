@@ -122,11 +122,11 @@ class Ruler:
         return self.along(direction, size)
 
     def along(self, direction: Tensor, size: Tensor) -> Tensor:
-        """The point of this size (R, 1) that goes farthest in a direction, within what is possible."""
+        """The points of these sizes (R, N) that go farthest in a direction (R, 1, *shape), within what is possible."""
         rate, start, length = self._pieces(direction)
         size = size.to(direction.dtype) if self.norm == 2 else size.to(direction.dtype).clamp_max(1.0)
         moved = rate * (size.unsqueeze(2) - start).clamp_min(0.0).minimum(length)
-        return self.possible(self.middle() + moved.reshape(direction.shape))
+        return self.possible(self.middle() + moved.reshape(*moved.shape[:2], *self.shape))
 
     def _pieces(self, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of each coordinate (R, 1, d) of a point that grows: how fast it moves, from which size on, and for how long.
