@@ -84,7 +84,7 @@ class Spend:
 
     def left(self, rows: Tensor) -> float:
         """Calls left to the one of these cases that has fewest."""
-        return min(self.left_each(rows))
+        return min(self.left_each(rows), default=math.inf)
 
     def left_each(self, rows: Tensor) -> list[float]:
         """Calls left to each of these cases."""

@@ -24,7 +24,7 @@ def arrivals(
     row, place = (score >= 0).nonzero(as_tuple=True)
     many = torch.bincount(row, minlength=len(rows)).cpu()
     counts: list[int] = many.tolist()
-    survivors = torch.split(position[row, place], counts)
+    survivors = torch.split(position[row, place], counts)  # parts of one tensor: who arrives together stays together
     if weights is not None:
         for own, *held in zip(survivors, part.read(position), score, weights[rows], strict=True):
             yield own, gather_witnesses(*held)
