@@ -70,7 +70,7 @@ def _known(ruler: Ruler, inputs: Sequence[Tensor], normals: Sequence[Tensor | No
     batch, own = ruler.batch, list(inputs)
     if ruler.center is None:
         none = torch.zeros(0, *ruler.shape, device=batch.device)
-        own = [none if points is None else points for points in normals]
+        own = [none if points is None else points.to(batch.device) for points in normals]
     counts = [len(points) for points in own]
     points = ruler.offsets(pad_sequence([points.to(batch.dtype) for points in own], batch_first=True).to(batch.device))
     missing = torch.arange(max(counts)) >= torch.tensor(counts).unsqueeze(1)
