@@ -17,6 +17,7 @@ from rarely.core.witnesses import (
     SOUGHT,
     WEIGHED,
     Witnesses,
+    gather_each,
     gather_witnesses,
     join_witnesses,
     share_witnesses,
@@ -64,11 +65,11 @@ def test_independent_draws_are_a_fair_sample(estimator: Estimator, rest: float, 
 def test_the_best_of_all_draws_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """As they were kept before: the highest scores, which lie deep inside."""
 
-    def best(x: Tensor, scores: Tensor) -> Witnesses:
+    def best(x: Tensor, scores: Tensor, owner: Tensor, count: int) -> list[Witnesses]:
         order = scores.argsort(descending=True)
-        return gather_witnesses(x[order], scores[order])
+        return gather_each(x[order], scores[order], owner, count)
 
-    monkeypatch.setattr("rarely.methods.monte_carlo.gather_witnesses", best)
+    monkeypatch.setattr("rarely.methods.monte_carlo.gather_each", best)
     assert stats.kstest(uniforms(fair_inputs(rarely.MonteCarlo(20_000), 0.6, 6), 0.6)[0], "uniform").pvalue < SURE
 
 

@@ -183,7 +183,8 @@ class Search:
     """Branch and bound for P(the output lies in any polytope {A y <= b}), of many problems that share a network.
 
     The inputs of each are drawn from its law; laws are of one kind. `outputs` holds A (m, k) and b (m,) for all of
-    them, or (P, m, k) and (P, m). With `planes` it remembers the plane of each box for `cuts`.
+    them, or (P, m, k) and (P, m). With `planes` it remembers the plane of each box for `cuts`. Boxes live on `device`,
+    by default where the laws are.
     """
 
     def __init__(
@@ -193,15 +194,17 @@ class Search:
         graph: Graph,
         *,
         planes: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         flat = [law.flat() for law in laws]
         self.graph, self.planes, self.problems = graph, planes, len(flat)
         self.frames = [law.frames() for law in flat]
         first: Any = flat[0]
         names = [f.name for f in fields(first) if getattr(first, f.name) is not None]
-        self.laws = replace(first, **{name: torch.stack([getattr(law, name) for law in flat]) for name in names})
         low = self.frames[0][0][0]
-        self.device, self.n = low.device, len(low)
+        self.device, self.n = device or low.device, len(low)
+        stacked = {name: torch.stack([getattr(law, name) for law in flat]).to(self.device) for name in names}
+        self.laws = replace(first, **stacked)
         self.spec = spec_of(outputs, graph.classes, self.problems, self.device)
         self._size = boxes_at_once(graph, low)
         self._pool = _Pool(self.n, self.spec.count if planes else 0, self.device)
@@ -213,8 +216,8 @@ class Search:
         outside = [0.0] * problems
         for depth in range(max(map(len, self.frames)) - 1, -1, -1):
             own = [p for p in range(problems) if depth < len(self.frames[p])]
-            low = torch.stack([self.frames[p][depth][0] for p in own])
-            high = torch.stack([self.frames[p][depth][1] for p in own])
+            low = torch.stack([self.frames[p][depth][0] for p in own]).to(self.device)
+            high = torch.stack([self.frames[p][depth][1] for p in own]).to(self.device)
             rows = self._bound(torch.tensor(own, device=self.device), low, high, begin + timeout)
             for p, most in zip(own, rows[:, 2 * self.n + 2].tolist(), strict=True):
                 outside[p], boxes[p] = self.frames[p][depth][2], boxes[p] + 1
@@ -252,12 +255,15 @@ class Search:
                 found.append(torch.cat([owner[piece].to(columns.dtype).unsqueeze(1), columns], 1))
         return torch.cat(found)
 
-    def cuts(self, problem: int) -> Cuts:
-        """What is left of a problem's boxes in which violations were not ruled out."""
-        n, pool = self.n, self._pool
-        rows = pool.rows[(pool.owner == problem) & (pool.upper > 0)]
+    def cuts(self) -> list[Cuts]:
+        """What is left of each problem's boxes in which violations were not ruled out."""
+        n, rows = self.n, self._pool.rows[self._pool.upper > 0]
+        owner = rows[:, 0].long()
+        rows = rows[owner.argsort(stable=True)]
         planes = rows[:, 2 * n + 4 :].reshape(len(rows), self.spec.count, n + 1)
-        return Cuts(rows[:, 1 : n + 1], rows[:, n + 1 : 2 * n + 1], planes[..., :n], planes[..., n])
+        every = rows[:, 1 : n + 1], rows[:, n + 1 : 2 * n + 1], planes[..., :n], planes[..., n]
+        sizes = torch.bincount(owner, minlength=self.problems).tolist()
+        return [Cuts(*own) for own in zip(*(torch.split(part, sizes) for part in every), strict=True)]
 
 
 def bracket(

@@ -21,22 +21,23 @@ from torch import Tensor
 from rarely.bounds.operators import EPS, TINY, gamma
 
 _FLAT = 1e-290  # what g varies by over a box, below which quotients would underflow
+_SMALL = 1e-9, 1e-4, 1e-2, 5e-2  # shares of the sum up to which a coordinate may be left at one of its ends
 EXACT = 10  # coordinates up to which the sum over 2^n subsets is taken
 
 
 def _subset_sum(a: Tensor, t: Tensor, keep: Tensor, signs: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor]:
-    """G(t) over the coordinates in `keep`, and a bound on its rounding error; a (B, n) sums to at most 1."""
+    """G(t) over the coordinates in `keep` (C, B, n), and a bound on its rounding error; a (B, n) sums to at most 1."""
     n = a.shape[1]
-    left_out = (~keep).to(a.dtype) @ subsets.mT > 0  # (B, 2^n): subsets with a coordinate that is not kept
-    rest = (t.unsqueeze(1) - torch.where(keep, a, 0.0) @ subsets.mT).clamp(min=0).masked_fill(left_out, 0.0)
-    power = keep.sum(1, keepdim=True).to(a.dtype)
+    left_out = (~keep).to(a.dtype) @ subsets.mT > 0  # (C, B, 2^n): subsets with a coordinate that is not kept
+    rest = (t.unsqueeze(2) - torch.where(keep, a, 0.0) @ subsets.mT).clamp(min=0).masked_fill(left_out, 0.0)
+    power = keep.sum(2, keepdim=True).to(a.dtype)
     terms = rest**power
-    log_scale = torch.lgamma(power + 1).squeeze(1) + torch.where(keep, a, 1.0).log().sum(1)
+    log_scale = torch.lgamma(power + 1).squeeze(2) + torch.where(keep, a, 1.0).log().sum(2)
     scale = torch.exp(-log_scale)
-    value = (terms * signs).sum(1) * scale
+    value = (terms * signs).sum(2) * scale
     # Each base, at most 1, is off by a few eps, each term by its derivative power * terms / rest times that.
     slope = (power * torch.where(rest > 1e-300, terms / rest, 1.0)).masked_fill(rest <= 0, 0.0)
-    wobble = slope.sum(1) * (4 * (n + 2) * EPS) + terms.sum(1) * ((subsets.shape[0] + 64) * EPS)
+    wobble = slope.sum(2) * (4 * (n + 2) * EPS) + terms.sum(2) * ((subsets.shape[0] + 64) * EPS)
     return value, wobble * scale * 2 + value.abs() * (64 * EPS)
 
 
@@ -49,14 +50,11 @@ def _below(a: Tensor, t: Tensor, upper: Tensor) -> Tensor:
     bits = torch.arange(2**n, device=a.device).unsqueeze(1) >> torch.arange(n, device=a.device) & 1
     subsets = bits.to(a.dtype)
     signs = 1 - 2 * (subsets.sum(1) % 2)
-    low, high = torch.zeros_like(t), torch.ones_like(t)
-    for cut in (1e-9, 1e-4, 1e-2, 5e-2):
-        keep = a > cut
-        worst = t - torch.where(keep, 0.0, a).sum(1) * (1 + n * EPS)
-        value, error = _subset_sum(a, torch.where(upper, t, worst).clamp(min=0), keep, signs, subsets)
-        high = torch.minimum(high, value + error)
-        low = torch.maximum(low, torch.where(worst > 0, value - error, 0.0))
-    return torch.where(upper, high, low).clamp(0, 1)
+    keep = a > a.new_tensor(_SMALL).reshape(-1, 1, 1)
+    worst = t - torch.where(keep, 0.0, a).sum(2) * (1 + n * EPS)
+    value, error = _subset_sum(a, torch.where(upper, t, worst).clamp(min=0), keep, signs, subsets)
+    low = torch.where(worst > 0, value - error, 0.0).amax(0)
+    return torch.where(upper, (value + error).amin(0), low).clamp(0, 1)
 
 
 def _chernoff(a: Tensor, t: Tensor) -> Tensor:

@@ -91,6 +91,10 @@ class Batch:
         """Calls left to the problem that has fewest."""
         return self.spend.left(self.rows)
 
+    def left_each(self) -> list[float]:
+        """Calls left to the problem of each row."""
+        return self.spend.left_each(self.rows)
+
     def chains_per_pass(self) -> int:
         """Chains of every row to take at a time: a forward pass full of them, but not so few that calling it shows."""
         return max(_FEWEST, self.chunk // max(1, len(self)))

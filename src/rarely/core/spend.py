@@ -84,9 +84,14 @@ class Spend:
 
     def left(self, rows: Tensor) -> float:
         """Calls left to the one of these cases that has fewest."""
+        return min(self.left_each(rows), default=math.inf)
+
+    def left_each(self, rows: Tensor) -> list[float]:
+        """Calls left to each of these cases."""
         if self.max_calls is None:
-            return math.inf
-        return self.max_calls - self._kept_back - int(self.calls()[rows].max())
+            return [math.inf] * len(rows)
+        left: list[float] = (self.max_calls - self._kept_back - self.calls()[rows]).tolist()
+        return left
 
     @contextmanager
     def closing(self) -> Iterator[None]:

@@ -48,8 +48,7 @@ class Witnesses:
 
     def take(self, index: Tensor | slice) -> Witnesses:
         """Some of them, by their places or a mask."""
-        places = torch.arange(len(self))[index].tolist()
-        kinds = tuple(self.kinds[place] for place in places) if self.kinds else ()
+        kinds = tuple(self.kinds[place] for place in torch.arange(len(self))[index].tolist()) if self.kinds else ()
         outputs = None if self.outputs is None else self.outputs[index]
         return Witnesses(self.inputs[index], self.scores[index], kinds, outputs, self.reader)
 
@@ -120,6 +119,20 @@ def gather_witnesses(x: Tensor, scores: Tensor, log_weights: Tensor | None = Non
         hit = hit[kept.to(hit.device)]
     hit = hit[:MAX_WITNESSES]
     return Witnesses(x[hit].detach().cpu(), scores[hit].detach().cpu())
+
+
+def gather_each(x: Tensor, scores: Tensor, owner: Tensor, count: int) -> list[Witnesses]:
+    """`gather_witnesses` of each of so many problems, from inputs (n, *event) of one after the other.
+
+    `owner` (n,) says whose they are, in rising order. The device is waited for once, and not for each problem.
+    """
+    hit = (scores >= 0).nonzero().squeeze(1)
+    own = owner[hit]
+    many = torch.bincount(own, minlength=count)
+    rank = torch.arange(len(hit), device=hit.device) - (many.cumsum(0) - many)[own]
+    hit, sizes = hit[rank < MAX_WITNESSES], many.clamp_max(MAX_WITNESSES).tolist()
+    parts = (torch.split(some[hit].detach().cpu(), sizes) for some in (x, scores))
+    return [Witnesses(*both) for both in zip(*parts, strict=True)]
 
 
 def join_witnesses(found: Iterable[Witnesses]) -> Witnesses:

@@ -21,22 +21,21 @@ def arrivals(
         return
     part = part.take(rows)
     score, position = state.score[rows], state.position[rows]
-    hit = score >= 0
-    counts = hit.sum(1).tolist()
-    survivors = [own.clone() for own in torch.split(position[hit], counts)]  # a slice would keep the whole stack alive
+    row, place = (score >= 0).nonzero(as_tuple=True)
+    many = torch.bincount(row, minlength=len(rows)).cpu()
+    counts: list[int] = many.tolist()
+    survivors = torch.split(position[row, place], counts)  # parts of one tensor: who arrives together stays together
     if weights is not None:
         for own, *held in zip(survivors, part.read(position), score, weights[rows], strict=True):
             yield own, gather_witnesses(*held)
         return
     # Evenly among them: the best are not like the others. A population that has fewer repeats its last one.
     most = min(MAX_WITNESSES, max(counts))
-    each = [(torch.arange(most) * max(1.0, count / most)).long().clamp_max(count - 1) for count in counts]
-    order = torch.stack([own.nonzero().squeeze(1)[some.to(own.device)] for own, some in zip(hit, each, strict=True)])
+    each = (torch.arange(most) * (many / most).clamp_min(1.0).unsqueeze(1)).long().minimum(many.unsqueeze(1) - 1)
+    order = place[(each + (many.cumsum(0) - many).unsqueeze(1)).to(place.device)]
     best = score.gather(1, order)
     x = position[torch.arange(len(rows), device=rows.device).unsqueeze(1), order]
     with torch.no_grad():
         x = part.inputs.from_normal(x) if space == "normal" else part.read(x)
-    x, best = x.cpu(), best.cpu()
-    for r, (count, own) in enumerate(zip(counts, survivors, strict=True)):
-        some = torch.arange(min(count, most))
-        yield own, Witnesses(x[r][some].clone(), best[r][some].clone())
+    for own, count, *held in zip(survivors, counts, x.cpu(), best.cpu(), strict=True):
+        yield own, Witnesses(*(kept[:count] for kept in held))

@@ -15,7 +15,7 @@ from rarely.core.evidence import Evidence, Found, Searched
 from rarely.core.input_model import InputModel
 from rarely.core.rng import Rng
 from rarely.core.spend import GRADIENT, Exhausted
-from rarely.core.witnesses import Witnesses, gather_witnesses, no_witnesses
+from rarely.core.witnesses import Witnesses, gather_each, no_witnesses
 from rarely.methods.base import Progress, Run, progress
 
 _NAME = "attack"
@@ -46,7 +46,7 @@ class Attack:
 
     def run(self, batch: Batch, rng: Rng) -> Run:
         before = batch.calls()
-        found = [no_witnesses() for _ in range(len(batch))]
+        found = [no_witnesses()] * len(batch)
         tried = [0] * len(batch)
         with suppress(Exhausted):
             yield from self._search(batch, found, tried, rng)
@@ -148,11 +148,16 @@ def _possible(region: _Region, x: Tensor, score: Tensor) -> Tensor:
 
 def _keep(found: list[Witnesses], tried: list[int], x: Tensor, score: Tensor) -> None:
     """Of each problem the violating inputs of the last look that met any: later ones score higher."""
-    for row, hits in enumerate((score >= 0).sum(1).tolist()):
-        tried[row] += score.shape[1]
-        if hits:
-            best = score[row].argsort(descending=True)
-            found[row] = gather_witnesses(x[row][best], score[row][best])
+    n = score.shape[1]
+    tried[:] = [before + n for before in tried]
+    hit = (score >= 0).any(1).nonzero().squeeze(1)
+    if not len(hit):
+        return
+    best, order = score[hit].sort(dim=1, descending=True)
+    owner = torch.arange(len(hit), device=hit.device).repeat_interleave(n)
+    some = gather_each(x[hit.unsqueeze(1), order].flatten(0, 1), best.flatten(), owner, len(hit))
+    for row, own in zip(hit.tolist(), some, strict=True):
+        found[row] = own
 
 
 def _evidence(found: Witnesses, tried: int, calls: int) -> list[Evidence]:

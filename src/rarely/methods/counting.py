@@ -32,7 +32,7 @@ from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
 from rarely.core.stacking import place
 from rarely.core.thresholds import SEARCHED, WEIGHTS_SHARE
-from rarely.core.witnesses import FAIR, Witnesses, gather_witnesses, join_witnesses
+from rarely.core.witnesses import FAIR, Witnesses, gather_each, join_witnesses
 from rarely.methods.base import Run, progress
 from rarely.stats.statistic import Binomial
 
@@ -41,8 +41,8 @@ _SHARE = 0.4  # of the seconds that are left, at most, where there is a limit
 _GAP = 1.0  # log U - log p up to which counting is cheaper than more bounds
 _RULED_OUT = 0.99  # share of the inputs that bounds must rule out for all this to pay
 _FIRST, _CHUNK = 100, 10_000  # inputs drawn at a time
-_TRIES = 64  # candidates drawn at a time for each input
-_ROUNDS = 40_000  # of them: 60 times what the smallest part of a box with eight sides, 1 / 8! of it, needs
+_TRIES = 2  # candidates at a time for each input, as many in all where fewer wait: one in six lies in its part, or more
+_ROUNDS = 100  # of them; who waits any longer has no part
 
 
 class Parts:
@@ -54,7 +54,8 @@ class Parts:
         counts = [len(own.low) * self.planes for own in cuts]
         self.owner = torch.arange(len(cuts)).repeat_interleave(torch.tensor(counts)).to(self.cuts.b.device)
         self.last = torch.tensor(counts).cumsum(0).to(self.owner.device) - 1
-        law = UniformMeasure(*(torch.stack([getattr(own, k) for own in laws])[self.owner] for k in ("low", "high")))
+        ends = (torch.stack([getattr(own, k) for own in laws]).to(self.owner.device) for k in ("low", "high"))
+        law = UniformMeasure(*(side[self.owner] for side in ends))
         self.low, self.high = (side.repeat_interleave(self.planes, 0) for side in (self.cuts.low, self.cuts.high))
         self.A, self.b = self.cuts.A.reshape(-1, n), self.cuts.b.reshape(-1)
         least, self.mass = (law.above(self.A, self.b, self.low, self.high, upper=side) for side in (False, True))
@@ -95,19 +96,45 @@ class Parts:
         return x[kept], who[kept]
 
     def _inside(self, chosen: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
-        """A point (n,) of each chosen part, and whether there was one: parts that only rounding left have none."""
+        """A point (n,) of each chosen part, and whether there was one: parts that only rounding left have none.
+
+        Candidates v are distances from the best corner, in widths of the box: a . v <= 1 is the part.
+        """
         x = torch.empty(len(chosen), self.low.shape[1], dtype=torch.float64, device=chosen.device)
+        corner, toward = torch.where(self.A > 0, self.high, self.low), torch.where(self.A > 0, -1.0, 1.0)
+        toward = toward * (self.high - self.low)
+        fall = (self.A * toward).abs()
+        a = (fall / ((self.A * corner).sum(1) + self.b).clamp(min=0).unsqueeze(1)).masked_fill(fall == 0, 0.0)
+        parts = corner, toward, a, _steep(a), self.A, self.b.unsqueeze(1)
         waiting = torch.arange(len(chosen), device=chosen.device)
         for _ in range(_ROUNDS):
             if not len(waiting):
                 break
-            low, high, A, b = (t[chosen[waiting]].unsqueeze(1) for t in (self.low, self.high, self.A, self.b))
-            candidates = low + rng.uniform((len(waiting), _TRIES, x.shape[1]), torch.float64) * (high - low)
-            inside = (candidates * A).sum(2) + b >= 0
-            found, which = inside.any(1), inside.to(torch.uint8).argmax(1)
-            x[waiting[found]] = candidates[found, which[found]]
+            corner, toward, a, steep, A, b = (t[chosen[waiting]].unsqueeze(1) for t in parts)
+            tries = _TRIES * len(chosen) // len(waiting)
+            u = 1 - rng.uniform((len(waiting), tries, x.shape[1] + 1), torch.float64)
+            gaps = -u.log()  # of a Poisson process: as shares of their sum they are uniform in a simplex
+            total = (gaps[..., :-1] * steep).sum(2, keepdim=True) + gaps[..., -1:]
+            v = torch.where(steep, gaps[..., :-1] / (a * total), u[..., :-1])
+            candidates = corner + toward * v
+            inside = ((candidates * A).sum(2, keepdim=True) + b >= 0).squeeze(2) & (v <= 1).all(2)
+            found = inside.any(1)
+            hit = found.nonzero().squeeze(1)
+            x[waiting[hit]] = candidates[hit, inside[hit].to(torch.uint8).argmax(1)]
             waiting = waiting[~found]
         return x, torch.ones_like(chosen, dtype=torch.bool).index_fill_(0, waiting, False)
+
+
+def _steep(a: Tensor) -> Tensor:
+    """Of each {v in the unit cube: a . v <= 1}, a (K, n) <= 1, the coordinates of the smallest prism around it.
+
+    A prism is the simplex a . v <= 1 in k coordinates, of volume 1 / (k! prod a), and all of the others. Up to eight
+    coordinates at least 0.17 of it is in the cube and under the plane: the least is met where a is 1, 1/2, ..., 1/8.
+    """
+    size, order = a.sort(dim=1, descending=True)
+    rank = torch.arange(1, a.shape[1] + 1, device=a.device)
+    volume = torch.cat([torch.zeros_like(a[:, :1]), -(size * rank).log().cumsum(1)], 1)
+    return torch.zeros_like(a, dtype=torch.bool).scatter(1, order, rank <= volume.argmin(1, keepdim=True))
 
 
 def _readable(problem: Problem) -> tuple[UniformMeasure, list[Polytope]]:
@@ -184,8 +211,8 @@ class Counting:
             return [[Searched(COUNTING, str(reason) or "the budget is spent", broke=broke)]] * len(part)
         stacked = [tuple(torch.stack([own[p][k] for own in outputs]) for k in (0, 1)) for p in range(len(outputs[0]))]
         here = worthwhile(part.device, graph, len(part))
-        own_laws = [place(law, here, torch.float64) for law in laws]
-        search = Search(own_laws, [(A, b) for A, b in stacked], graphs.on(here, graph), planes=True)
+        bounds_of = [(A, b) for A, b in stacked]
+        search = Search(laws, bounds_of, graphs.on(here, graph), planes=True, device=here)
         *_, last = search.tighten(seconds, _GAP, self.boxes)
         learnt: list[list[Evidence]] = []
         for row, bounds in enumerate(last):
@@ -193,11 +220,10 @@ class Counting:
             calls = 0 if row else CHECKED  # of the network, to compare the graph with it
             learnt.append([Bracket(bounds.log_lower, bounds.log_upper, proof, bounds.boxes, calls)])
         rows = [row for row, bounds in enumerate(last) if math.log1p(-_RULED_OUT) > bounds.log_upper > -math.inf]
-        cuts = {row: place(search.cuts(row), part.device, torch.float64) for row in rows}
+        cuts = [place(own, part.device, torch.float64) for own in search.cuts()]
         rows = [row for row in rows if len(cuts[row].low)]
         if rows:
-            there = [place(laws[row], part.device, torch.float64).flat() for row in rows]
-            parts = Parts(there, [cuts[row] for row in rows])
+            parts = Parts([laws[row].flat() for row in rows], [cuts[row] for row in rows])
             counted = self._counted(part.take(torch.tensor(rows)), parts, laws[0].shape, rng)
             for row, own in zip(rows, counted, strict=True):
                 learnt[row] += own
@@ -217,20 +243,20 @@ class Counting:
                     for k, n in enumerate(torch.bincount(who[some], minlength=len(counts)).tolist()):
                         counts[k].spent += n
                 every = torch.cat(scores)
-                for k, n in enumerate(wanted):
-                    if n:
-                        own_rows = who == k
-                        counts[k].add(n, x[own_rows].squeeze(1), every[own_rows])
+                hits = torch.bincount(who[every >= 0], minlength=len(counts)).tolist()
+                found = gather_each(x.squeeze(1), every, who, len(counts))
+                for count, *seen in zip(counts, wanted, hits, found, strict=True):
+                    count.add(*seen)
         return [count.evidence(slack) for count, slack in zip(counts, parts.slack.tolist(), strict=True)]
 
     def _wanted(self, part: Batch, counts: Sequence[_Count], enough: int) -> list[int]:
         """Trials of each problem: a few, then as many as the share of hits among them asks for."""
         wanted = []
-        for count, row in zip(counts, part.rows, strict=True):
+        for count, paid in zip(counts, part.left_each(), strict=True):
             more = _FIRST
             if count.trials:
                 more = math.ceil(1.1 * (enough - count.hits) * count.trials / (count.hits or 1))
-            left = min(self.calls - count.spent, part.spend.left(row.unsqueeze(0)))
+            left = min(self.calls - count.spent, paid)
             wanted.append(int(max(0, min(more, _CHUNK, left))) if count.hits < enough and count.total else 0)
         return wanted
 
@@ -245,9 +271,9 @@ class _Count:
     hits: int = 0
     witnesses: list[Witnesses] = field(default_factory=list)
 
-    def add(self, trials: int, x: Tensor, scores: Tensor) -> None:
-        self.trials, self.hits = self.trials + trials, self.hits + int((scores >= 0).sum())
-        self.witnesses.append(gather_witnesses(x, scores))
+    def add(self, trials: int, hits: int, witnesses: Witnesses) -> None:
+        self.trials, self.hits = self.trials + trials, self.hits + hits
+        self.witnesses.append(witnesses)
 
     def evidence(self, slack: float) -> list[Evidence]:
         if not self.total:

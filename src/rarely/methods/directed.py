@@ -123,7 +123,7 @@ class DirectedSplitting:
                 survey(batch, group, rng)
                 self._round(batch, {line: needles[line] for line in group}, chains, _LONGER if turn else 1, rng)
             spent = (batch.calls() - before).tolist()
-            left = [batch.spend.left(row.unsqueeze(0)) for row in batch.rows]
+            left = batch.left_each()
             sizes = {line: self.chains for line in sizes if not line.rounds}
             # The direction gets better, so that a first round says too much of what others will cost.
             wait = 1 if turn else _PATIENCE

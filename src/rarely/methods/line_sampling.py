@@ -104,7 +104,7 @@ class LineSampling:
     ) -> Generator[Progress, None, None]:
         dimension = batch.inputs.normal_dim or 0
         ways = batch.parts(batch.inputs.from_normal(rng.normal((len(batch), 1, dimension), batch.dtype))).shape[2]
-        for region, points, left in zip(regions, starts, _left(batch), strict=True):
+        for region, points, left in zip(regions, starts, batch.left_each(), strict=True):
             region.poor = left < search_calls(points, ways)
         rows = torch.tensor([row for row, region in enumerate(regions) if not region.poor], dtype=torch.long)
         if len(rows) == 0:
@@ -125,7 +125,7 @@ class LineSampling:
         aside = self._begin(batch, regions, rng)
         started = [region.states for region in regions]
         for turn in range(1 + _ROUNDS):
-            spent, purse = (batch.calls() - before - aside).tolist(), _left(batch)
+            spent, purse = (batch.calls() - before - aside).tolist(), batch.left_each()
             sizes: dict[Line, int] = {}
             if turn < _ROUNDS:
                 for each in zip(regions, started, spent, purse, rivals, strict=True):
@@ -183,7 +183,7 @@ class LineSampling:
     def _payable(self, batch: Batch, plan: list[Line], regions: list[LinedRegion]) -> list[Line]:
         """Lines worth a first round: not those of crowded problems, nor of problems that cannot pay for it."""
         each = self.replicates * self.chains * self.length * ROOT_CALLS
-        for row, (region, left) in enumerate(zip(regions, _left(batch), strict=True)):
+        for row, (region, left) in enumerate(zip(regions, batch.left_each(), strict=True)):
             region.poor = region.poor or left < each * sum(line.owner == row for line in plan)
         return [line for line in plan if not regions[line.owner].crowded and not regions[line.owner].poor]
 
@@ -241,8 +241,3 @@ class LineSampling:
             line.forget()
             line.exact, line.stepped = True, line.stepped or doubted[line]
         return again
-
-
-def _left(batch: Batch) -> list[float]:
-    """Calls left to the problem of each row."""
-    return [batch.spend.left(row.unsqueeze(0)) for row in batch.rows]

@@ -15,7 +15,7 @@ from rarely.core.errors import InputError
 from rarely.core.evidence import Draws, Evidence, Found
 from rarely.core.rng import Rng
 from rarely.core.spend import Exhausted
-from rarely.core.witnesses import FAIR, MAX_WITNESSES, Witnesses, gather_witnesses, join_witnesses
+from rarely.core.witnesses import FAIR, MAX_WITNESSES, Witnesses, gather_each, join_witnesses
 from rarely.methods.base import Run, progress
 
 
@@ -54,7 +54,7 @@ class MonteCarlo:
         before = batch.calls()
         active = [i for i, count in enumerate(counts) if not self._enough(count)]
         try:
-            while active := [i for i in active if batch.spend.left(batch.rows[i : i + 1]) >= 1]:
+            while active := self._paying(batch, active):
                 part = batch.take(torch.tensor(active))
                 n = int(min(self.chunk, part.left(), *(self.samples - counts[i].n for i in active)))
                 n = max(1, batch.spend.rows(n * len(part)) // len(part))
@@ -66,8 +66,7 @@ class MonteCarlo:
                     if not any(counts[i].drawn for i in active)
                     else [False] * len(part)
                 )
-                for j, i in enumerate(active):
-                    counts[i].add(x[j], scores[j], flat[j])
+                self._add([counts[i] for i in active], x, scores, flat)
                 active = [i for i in active if not self._enough(counts[i])]
                 yield progress("Monte Carlo", batch, [count.log_share for count in counts], len(active))
         except Exhausted:
@@ -75,6 +74,22 @@ class MonteCarlo:
         yield progress("Monte Carlo", batch, [count.log_share for count in counts], 0)
         spent = (batch.calls() - before).tolist()
         return [count.evidence(calls) for count, calls in zip(counts, spent, strict=True)]
+
+    @staticmethod
+    def _paying(batch: Batch, active: Sequence[int]) -> list[int]:
+        left = batch.left_each()
+        return [i for i in active if left[i] >= 1]
+
+    @staticmethod
+    def _add(counts: Sequence[Count], x: Tensor, scores: Tensor, flat: Sequence[bool]) -> None:
+        """Count inputs (B, N, *event) of B problems."""
+        some = torch.tensor([count.wants_witnesses for count in counts], device=scores.device)
+        seen = scores.masked_fill(~some.unsqueeze(1), -torch.inf).flatten()
+        owner = torch.arange(len(counts), device=scores.device).repeat_interleave(scores.shape[1])
+        witnesses = gather_each(x.flatten(0, 1), seen, owner, len(counts))
+        hits = (scores >= 0).sum(1).tolist()
+        for count, new, own, flat_ in zip(counts, hits, witnesses, flat, strict=True):
+            count.add(scores.shape[1], new, own, flat_)
 
     def _enough(self, count: Count) -> bool:
         hits, n = count.hits, count.n
@@ -102,11 +117,14 @@ class Count:
     def hits(self) -> int:
         return self.before.hits + self.found
 
-    def add(self, x: Tensor, scores: Tensor, flat: bool) -> None:
-        new = int((scores >= 0).sum())
-        self.drawn, self.found, self.flat = self.drawn + len(scores), self.found + new, self.flat or flat
-        if new and sum(map(len, self.witnesses)) < MAX_WITNESSES:
-            self.witnesses.append(gather_witnesses(x, scores))
+    @property
+    def wants_witnesses(self) -> bool:
+        return sum(map(len, self.witnesses)) < MAX_WITNESSES
+
+    def add(self, drawn: int, hits: int, witnesses: Witnesses, flat: bool) -> None:
+        self.drawn, self.found, self.flat = self.drawn + drawn, self.found + hits, self.flat or flat
+        if len(witnesses):
+            self.witnesses.append(witnesses)
 
     @property
     def log_share(self) -> float:

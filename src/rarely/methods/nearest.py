@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rarely.core.batch import Batch
 from rarely.core.evidence import Evidence, Nearest
@@ -54,24 +55,28 @@ class NearestViolation:
         for rows, ruler in rulers(batch):
             before = ruler.batch.calls()
             best = _Best.of(ruler, torch.zeros(len(rows), dtype=batch.dtype, device=batch.device))
-            known = [_known(ruler, k, inputs[row], normals[row]) for k, row in enumerate(rows)]
+            known = _known(ruler, [inputs[row] for row in rows], [normals[row] for row in rows])
             with suppress(Exhausted):
                 _search(ruler, known, best)
             spent = (ruler.batch.calls() - before).tolist()
-            for k, row in enumerate(rows):
-                learnt[row] = best.evidence(k, known[k], spent[k])
+            for row, own in zip(rows, best.evidence(known, spent), strict=True):
+                learnt[row] = own
             yield progress(_NAME, batch, [0.0] * len(batch), 0)
         return learnt
 
 
-def _known(ruler: Ruler, row: int, inputs: Tensor, normals: Tensor | None) -> Tensor:
-    """The violating points (n, *shape) of one problem, nearest first."""
-    own = ruler.take(torch.tensor([row]))
-    points = own.offsets(inputs.to(ruler.batch.device, ruler.batch.dtype).unsqueeze(0))
-    if points is None:
-        points = inputs.new_zeros(1, 0, *ruler.shape) if normals is None else normals.unsqueeze(0)
-    points = points.to(ruler.batch.device, ruler.batch.dtype)
-    return points[0][own.size(points)[0].argsort()]
+def _known(ruler: Ruler, inputs: Sequence[Tensor], normals: Sequence[Tensor | None]) -> list[Tensor]:
+    """The violating points (n, *shape) of each problem, nearest first."""
+    batch, own = ruler.batch, list(inputs)
+    if ruler.center is None:
+        none = torch.zeros(0, *ruler.shape, device=batch.device)
+        own = [none if points is None else points.to(batch.device) for points in normals]
+    counts = [len(points) for points in own]
+    points = ruler.offsets(pad_sequence([points.to(batch.dtype) for points in own], batch_first=True).to(batch.device))
+    missing = torch.arange(max(counts)) >= torch.tensor(counts).unsqueeze(1)
+    order = ruler.size(points).masked_fill(missing.to(batch.device), torch.nan).argsort(dim=1, stable=True)
+    points = points[torch.arange(len(points), device=batch.device).unsqueeze(1), order]
+    return [row[:count] for row, count in zip(points, counts, strict=True)]
 
 
 @dataclass
@@ -106,23 +111,29 @@ class _Best:
         return _Best(self.ruler.take(index), self.firm[i], self.points[i], self.sizes[i], self.scores[i])
 
     def put(self, index: Tensor, other: _Best) -> None:
-        """What another search has found of some rows, where it is nearer."""
-        for k, row in enumerate(index.tolist()):
-            if other.sizes[k] < self.sizes[row]:
-                self.points[row], self.sizes[row], self.scores[row] = other.points[k], other.sizes[k], other.scores[k]
+        """What another search has found of some rows, one or many times each, where it is nearer."""
+        index, count = index.to(self.sizes.device), len(index)
+        nearest = torch.full_like(self.sizes, torch.inf).scatter_reduce(0, index, other.sizes, "amin")
+        place = torch.arange(count, device=index.device).masked_fill(other.sizes > nearest[index], count)
+        first = torch.full_like(self.sizes, count - 1, dtype=torch.long).scatter_reduce(0, index, place, "amin")
+        self._keep(nearest < self.sizes, other.points[first], nearest, other.scores[first])
 
     def _keep(self, nearer: Tensor, points: Tensor, sizes: Tensor, scores: Tensor) -> None:
         self.points = torch.where(nearer.reshape(-1, *(1,) * (points.ndim - 1)), points, self.points)
         self.sizes, self.scores = torch.where(nearer, sizes, self.sizes), torch.where(nearer, scores, self.scores)
 
-    def evidence(self, row: int, known: Tensor, calls: int) -> list[Evidence]:
-        if not math.isfinite(float(self.sizes[row])):
-            return []
-        own = self.ruler.take(torch.tensor([row]))
-        x = own.inputs(self.points[row].reshape(1, 1, *self.ruler.shape))[0].cpu()
-        beyond = float(own.size(known[:1].unsqueeze(0))) if len(known) else math.nan
-        witness = Witnesses(x, self.scores[row : row + 1].cpu())
-        return [Nearest(_NAME, witness, float(self.sizes[row]), self.ruler.unit, beyond, calls)]
+    def evidence(self, known: Sequence[Tensor], calls: Sequence[int]) -> list[list[Evidence]]:
+        """Of each row, beside the points that were known of it and the calls that it took."""
+        ruler, found = self.ruler, list[list[Evidence]]()
+        x, scores = ruler.inputs(self.points.unsqueeze(1)).cpu(), self.scores.cpu()
+        first = [points[0] if len(points) else best for points, best in zip(known, self.points, strict=True)]
+        beyond = ruler.size(torch.stack(first).unsqueeze(1)).squeeze(1).tolist()
+        for row, size in enumerate(self.sizes.tolist()):
+            witness = Witnesses(x[row], scores[row : row + 1])
+            others = beyond[row] if len(known[row]) else math.nan
+            own: list[Evidence] = [Nearest(_NAME, witness, size, ruler.unit, others, calls[row])]
+            found.append(own if math.isfinite(size) else [])
+        return found
 
 
 def _search(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
@@ -133,10 +144,9 @@ def _search(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
     best.firm = _FIRM * score[:, 0].abs()
     best.see(points, ruler.size(points), score)
     known = _drawn(ruler, known, best) if ruler.center is None else known
-    starts = [points[_spread(len(points), _LOOKED)] for points in known]
     before = best.sizes.clone()
     if ruler.climbs and getattr(ruler.batch.inputs, "smooth", True):
-        _climb(ruler, starts, best)
+        _climb(ruler, known, best)
     stuck = torch.isinf(best.sizes) | (best.sizes > 0) & (best.sizes == before)  # no slope leads anywhere
     _wander(ruler, known, best, [row for row in stuck.nonzero().squeeze(1).tolist() if len(known[row])])
     _draw_in(best)
@@ -165,9 +175,9 @@ def _drawn(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> list[Tensor]:
     return found
 
 
-def _climb(ruler: Ruler, starts: Sequence[Tensor], best: _Best) -> None:
+def _climb(ruler: Ruler, known: Sequence[Tensor], best: _Best) -> None:
     """From some points of each problem to the nearest point of the half-space that each shows, again and again."""
-    owners, ways, points = _chosen(ruler, starts)
+    owners, ways, points = _chosen(ruler, known)
     if not len(owners):
         return
     aimed = ruler.take(owners)
@@ -178,7 +188,7 @@ def _climb(ruler: Ruler, starts: Sequence[Tensor], best: _Best) -> None:
     with suppress(Exhausted):
         for step in range(_LONG):
             if step == _SHORT:
-                going = _nearest_of_each(owners, found.sizes.cpu())
+                going = _nearest_of_each(owners, found.sizes)
                 points, mean, beyond = (kept[going.to(points.device)] for kept in (points, mean, beyond))
             here = found.rows(going)
             score, slope = here.ruler.gradient(points)
@@ -204,19 +214,18 @@ def _goal(
     return ruler.nearest(mean, slope, level * (1 + beyond)), mean
 
 
-def _chosen(ruler: Ruler, starts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _chosen(ruler: Ruler, known: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Whose points set out, to which way to fail, and they (S, 1, *shape): the nearest to each way, then more."""
-    most = max(map(len, starts))
-    if not most:
+    rows = [row for row, points in enumerate(known) if len(points)]
+    if not rows:
         return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), ruler.middle()[:0]
-    rows = [row for row, points in enumerate(starts) if len(points)]
-    part = ruler.take(torch.tensor(rows))
-    padded = torch.stack([starts[row][torch.arange(most) % len(starts[row])] for row in rows])
+    part, looked = ruler.take(torch.tensor(rows)), [_spread(len(known[row]), _LOOKED) for row in rows]
+    padded = _padded([known[row] for row in rows], looked)
     ways = part.batch.parts(part.inputs(padded)).argmax(-1).cpu()
     owners: list[int] = []
     places: list[tuple[int, int]] = []
     for k, row in enumerate(rows):
-        own = ways[k, : len(starts[row])].tolist()
+        own = ways[k, : len(looked[k])].tolist()
         first = list(dict.fromkeys(own))
         order = [own.index(way) for way in first]
         order += [place for place in range(len(own)) if place not in order]
@@ -227,23 +236,28 @@ def _chosen(ruler: Ruler, starts: Sequence[Tensor]) -> tuple[Tensor, Tensor, Ten
     return torch.tensor(owners), ways[own_row, own_place], chosen
 
 
+def _padded(points: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
+    """Points (R, M, *shape) at some places of each problem's, as many of each: who has fewer repeats them."""
+    most, device = max(map(len, places)), points[0].device
+    index = torch.stack([own[torch.arange(most) % len(own)] for own in places]).to(device)
+    return pad_sequence(list(points), batch_first=True)[torch.arange(len(points), device=device).unsqueeze(1), index]
+
+
 def _nearest_of_each(owners: Tensor, sizes: Tensor) -> Tensor:
     """Places of the few starts of each problem that have come nearest."""
-    kept: list[int] = []
-    for owner in dict.fromkeys(owners.tolist()):
-        own = (owners == owner).nonzero().squeeze(1)
-        kept += own[sizes[own].argsort()[:_FOLLOWED]].tolist()
-    return torch.tensor(kept)
+    far, own = sizes.tolist(), dict[int, list[int]]()
+    for place, owner in enumerate(owners.tolist()):
+        own.setdefault(owner, []).append(place)
+    return torch.tensor([place for places in own.values() for place in sorted(places, key=far.__getitem__)[:_FOLLOWED]])
 
 
 def _wander(ruler: Ruler, known: Sequence[Tensor], best: _Best, which: Sequence[int]) -> None:
     """Without gradients: from the mean of known violations, and the way it shows, by random moves a little inwards."""
     if not which:
         return
-    rows = torch.tensor(which)
-    most = max(len(known[row]) for row in rows)
+    rows, most = torch.tensor(which), max(len(known[row]) for row in which)
     part, own = ruler.take(rows), best.rows(rows)
-    pool = torch.stack([known[row][torch.arange(most) % len(known[row])] for row in rows])
+    pool = _padded([known[row] for row in which], [torch.arange(len(known[row])) for row in which])
     rng = Rng(0, ruler.batch.device)
     try:
         # What violations have in common leads to them; what they differ in only takes them away from the middle.

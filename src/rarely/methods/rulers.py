@@ -22,7 +22,7 @@ from rarely.inputs.lp_ball import LpBall
 from rarely.inputs.mixture import Mixture
 from rarely.methods.roots import unit
 
-_LEAST, _MOST, _HALVINGS = 1e-6, 1e4, 50  # between which the nearest point of a half-space is searched for
+_MOST = 1e4  # the size up to which the nearest point of a half-space is looked for
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,10 @@ class Ruler:
             support = self.batch.inputs.support
             return x if support is None else x.clamp(*(side.to(x) for side in support))  # rounding only
 
-    def offsets(self, x: Tensor) -> Tensor | None:
-        """The points of inputs (R, N, *event); None where a law does not tell which normals an input is made of."""
+    def offsets(self, x: Tensor) -> Tensor:
+        """The points of inputs (R, N, *event), or of the normals that they are made of where those are measured."""
         if self.center is None or self.scale is None:
-            return None
-        x = x.to(self.center)
+            return x
         return torch.where(self.scale > 0, (x - self.center) / self.scale.clamp_min(1e-30), torch.zeros_like(x))
 
     def size(self, points: Tensor) -> Tensor:
@@ -108,30 +107,45 @@ class Ruler:
     def nearest(self, direction: Tensor, slope: Tensor, level: Tensor) -> Tensor:
         """The least point (R, 1, *shape) in a direction at which slope . point reaches level (R, 1).
 
-        Along a slope itself this is the nearest point of a half-space in this norm.
+        Along a slope itself this is the nearest point of a half-space in this norm. Between the sizes at which a
+        coordinate sets out or comes to its end slope . point is linear.
         """
-        least, most = (torch.full_like(level, side) for side in (_LEAST, _MOST))
-        for _ in range(_HALVINGS):
-            middle = (least * most).sqrt()
-            enough = (slope * self.along(direction, middle)).flatten(2).sum(2) >= level
-            least, most = torch.where(enough, least, middle), torch.where(enough, middle, most)
-        return self.along(direction, most)
+        rate, start, length = (part.double() for part in self._pieces(direction))
+        gain = slope.flatten(2).double() * rate
+        knots, order = torch.cat([start, start + length], 2).clamp_max(_MOST).sort(2)
+        steep = torch.cat([gain, -gain], 2).gather(2, order).cumsum(2)
+        ends = torch.cat([knots[..., 1:], torch.full_like(knots[..., :1], _MOST)], 2)
+        first = (slope * self.middle()).flatten(2).sum(2, dtype=torch.float64, keepdim=True)
+        rise = steep * (ends - knots)
+        reached = knots + (level.unsqueeze(2) - first - rise.cumsum(2) + rise).clamp_min(0.0) / steep.clamp_min(1e-30)
+        size = torch.where((steep > 0) & (reached <= ends), reached, _MOST).amin(2)
+        return self.along(direction, size)
 
     def along(self, direction: Tensor, size: Tensor) -> Tensor:
-        """The point of this size (R, 1) that goes farthest in a direction, within what is possible."""
-        size = size.to(direction.dtype)
-        far = size.reshape(*size.shape, *(1,) * len(self.shape))
-        if self.norm == math.inf:
-            return self.possible(far.clamp_max(1.0) * direction.sign())
-        if self.norm == 2:
-            return self.possible(far * unit(direction.flatten(2)).reshape(direction.shape))
-        # l1: each coordinate to its end, the steepest first, until the size is used up.
-        flat = direction.flatten(2)
-        order = flat.abs().argsort(2, descending=True)
-        ends = self.possible(flat.sign().reshape(direction.shape)).flatten(2).gather(2, order)
-        before = ends.abs().cumsum(2) - ends.abs()
-        used = (size.clamp_max(1.0).unsqueeze(2) - before).clamp_min(0.0).minimum(ends.abs()) * ends.sign()
-        return torch.zeros_like(flat).scatter(2, order, used).reshape(direction.shape)
+        """The points of these sizes (R, N) that go farthest in a direction (R, 1, *shape), within what is possible."""
+        rate, start, length = self._pieces(direction)
+        size = size.to(direction.dtype) if self.norm == 2 else size.to(direction.dtype).clamp_max(1.0)
+        moved = rate * (size.unsqueeze(2) - start).clamp_min(0.0).minimum(length)
+        return self.possible(self.middle() + moved.reshape(*moved.shape[:2], *self.shape))
+
+    def _pieces(self, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each coordinate (R, 1, d) of a point that grows: how fast it moves, from which size on, and for how long.
+
+        In l1 each goes to its end before the next sets out, the steepest first.
+        """
+        flat, middle = direction.flatten(2), self.middle().flatten(2)
+        rate = unit(flat) if self.norm == 2 else flat.sign()
+        far = rate * torch.inf
+        if self.low is not None and self.high is not None:
+            far = torch.where(rate > 0, self.high.flatten(2), self.low.flatten(2))
+        still = rate == 0
+        length = ((far - middle) / rate).masked_fill(still, 0.0)
+        start = (middle / rate).clamp_min(0.0).masked_fill(still, 0.0)  # where the law ends before its own centre
+        if self.norm == 1:
+            order = flat.abs().argsort(2, descending=True)
+            taken = length.gather(2, order)
+            start = torch.zeros_like(flat).scatter(2, order, taken.cumsum(2) - taken)
+        return rate, start, length
 
 
 def rulers(batch: Batch) -> list[tuple[list[int], Ruler]]:

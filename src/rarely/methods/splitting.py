@@ -137,9 +137,11 @@ class _Populations:
     rng: Rng
     sloped: bool
     islands: list[list[Island]] = field(default_factory=list)
+    means: list[float] = field(default_factory=list)  # of log p over the islands of each problem
 
     def run(self) -> Generator[Progress, None, list[list[Island]]]:
         self.islands = [[Island() for _ in range(self.settings.islands)] for _ in range(len(self.batch))]
+        self.means = [0.0] * len(self.batch)
         try:
             yield from self._climb()
         except Exhausted:
@@ -230,7 +232,7 @@ class _Populations:
         risen = ((choice.level > previous) | (not paper)).tolist()  # above a strict level everybody has risen
         levels, increments, counts = choice.level.tolist(), choice.log_increment.tolist(), choice.survivors.tolist()
         n, least = state.score.shape[1], _MIN_STEPS if self.settings.steps == "auto" else self.settings.steps
-        left = [self.batch.spend.left(self.batch.rows[i : i + 1]) for i in range(len(self.batch))]
+        left = self.batch.left_each()
         fewest = min((c for c, f, p in zip(counts, finished, plateau, strict=True) if not (f or p)), default=0)
         late, reserve = self.batch.spend.late, least * self._cost_of_step(n, fewest)
         weights = self._weights(part, rows, state)
@@ -273,8 +275,10 @@ class _Populations:
         return int(min(self.settings.max_steps, left // self._cost_of_step(n, survivors)))
 
     def _progress(self, level: Tensor, rows: Tensor, ended: Tensor) -> Progress:
-        running = [sum(i.log_prob for i in group) / len(group) for group in self.islands]
+        for problem in set(rows.tolist()):
+            group = self.islands[problem]
+            self.means[problem] = sum(island.log_prob for island in group) / len(group)
         lowest = torch.zeros(len(self.batch))
         lowest.scatter_reduce_(0, rows, level.float().cpu(), "amin")
         active = len(set(rows[~ended].tolist()))
-        return progress("splitting", self.batch, running, active, lowest.clamp_max(0.0))
+        return progress("splitting", self.batch, self.means, active, lowest.clamp_max(0.0))

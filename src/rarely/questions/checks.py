@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.evidence import Draws, Evidence, Found, Levels, Nearest, Searched, pooled
+from rarely.core.problem import Problem
 from rarely.core.rng import Rng
-from rarely.core.spend import Exhausted
+from rarely.core.spend import Exhausted, Spend
 from rarely.core.witnesses import KINDS, MAX_WITNESSES, Witnesses, join_witnesses
 
 _PROBE = 64  # inputs scored in both precisions
 _KEPT_OUTPUTS = 1000  # numbers of an answer that are kept with a witness: not those of every pixel
 
 
-def checked(part: Batch, evidence: Sequence[Evidence], *, shortened: bool) -> list[Evidence]:
-    """The evidence of the one problem of `part`, its draws pooled and its witnesses replayed.
+def checked(batch: Batch, row: int, evidence: Sequence[Evidence], *, shortened: bool) -> list[Evidence]:
+    """The evidence of one row of a batch, its draws pooled and its witnesses replayed.
 
     `shortened`: the batch ran in a shorter precision than the network's own, so that the two are compared.
     """
@@ -28,22 +30,24 @@ def checked(part: Batch, evidence: Sequence[Evidence], *, shortened: bool) -> li
     rest: list[Evidence] = [e for e in evidence if not isinstance(e, Draws) and all(e is not one for one in again)]
     if pooled(evidence).n:
         rest.insert(0, pooled(evidence))
-    with part.spend.closing():
-        replayed = _replayed(part, again)
-        return [*rest, *replayed, *(_compared(part, rest, replayed) if shortened else [])]
+    own = batch.rows[row : row + 1]
+    with batch.spend.closing():
+        replayed = _replayed(batch.problems[int(own)], own, batch.spend, again)
+        if not shortened:
+            return [*rest, *replayed]
+        return [*rest, *replayed, *_compared(batch.take(torch.tensor([row])), rest, replayed)]
 
 
-def _replayed(part: Batch, found: Sequence[Found | Nearest]) -> list[Evidence]:
+def _replayed(problem: Problem, row: Tensor, spend: Spend, found: Sequence[Found | Nearest]) -> list[Evidence]:
     """Score the witnesses again in the network's own precision and keep those that still violate the property."""
     records = _by_kind(found)
     if not records:
         return []
-    problem = part.problems[int(part.rows[0])]
     inputs = torch.cat([e.witnesses.inputs.reshape(-1, *problem.inputs.event_shape) for e in records])
-    n = max(0, int(min(len(inputs), part.left())))  # what is in flight when the budget ends may exceed it
+    n = max(0, int(min(len(inputs), spend.left(row))))  # what is in flight when the budget ends may exceed it
     try:
-        n = part.spend.rows(n) if n else 0
-        part.spend.charge(part.rows, n)
+        n = spend.rows(n) if n else 0
+        spend.charge(row, n)
     except Exhausted:
         n = 0
     if not n:

@@ -47,8 +47,8 @@ def learn(
     rng = Rng(seed, execution.resolve())
 
     def tell(batch: Batch, row: int, own: list[Evidence]) -> None:
-        problem, part = problems[int(batch.rows[row])], batch.take(torch.tensor([row]))
-        learnt(batch, row, checked(part, own, shortened=execution.shortens(problem, batch)))
+        problem = problems[int(batch.rows[row])]
+        learnt(batch, row, checked(batch, row, own, shortened=execution.shortens(problem, batch)))
 
     for batch in execution.place(problems, spend, at_once=at_once):
         with execution.running(), batch.network.evaluating():

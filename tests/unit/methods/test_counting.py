@@ -13,6 +13,7 @@ import rarely
 from rarely.bounds.measure import UniformMeasure
 from rarely.bounds.probability import Cuts
 from rarely.bounds.problems import probability_bounds
+from rarely.bounds.trace import CHECKED
 from rarely.core.evidence import Bracket, Evidence, Found, Number
 from rarely.core.execution import Execution
 from rarely.core.rng import Rng
@@ -48,6 +49,7 @@ def test_parts_are_drawn_evenly(n: int, planes: int) -> None:
     A = _double((boxes, planes, n), g)
     middle = (A * (0.5 * (low + high)).unsqueeze(1)).sum(2)
     b = -middle - 0.3 * (A.abs() * (high - low).unsqueeze(1)).sum(2)  # above each plane less than half a box
+    A[-1], b[-1] = 0.0, torch.tensor([0.0, -1.0, -1.0])[:planes]  # of which bounds have ruled out nothing
     law = UniformMeasure(torch.zeros(n).double(), torch.ones(n).double())
     other = Cuts(low[:1], high[:1], A[:1], b[:1] - 1e-3)  # another problem beside it must not be seen
     parts = Parts([law, law], [other, Cuts(low, high, A, b)])
@@ -92,6 +94,20 @@ def test_a_long_queue_costs_no_trial_its_turns(monkeypatch: pytest.MonkeyPatch) 
     x, who = parts.draw(torch.tensor([1000, 700]), Rng(0))
     assert torch.bincount(who).tolist() == [1000, 700]
     assert bool(((x * A[0]).sum(1) >= 0.5 * A.sum()).all())
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+@pytest.mark.parametrize("kind", ["alike", "worst"])
+def test_few_candidates_miss_the_part_that_they_are_for(n: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part may be 1 / n! of the smallest box around it; of what is drawn one in six lies in it, or more."""
+    monkeypatch.setattr("rarely.methods.counting._ROUNDS", 15)
+    low, high = torch.zeros(1, n).double(), torch.ones(1, n).double()
+    A = (1.0 if kind == "alike" else 1 / torch.arange(1, n + 1)) * torch.ones(1, 1, n).double()
+    parts = Parts([UniformMeasure(low[0], high[0])], [Cuts(low, high, A, 1.0 - A.sum(2))])
+    x, _ = parts.draw(torch.tensor([2000]), Rng(n))
+    assert len(x) == 2000  # after 15 rounds of 2 and more one of 300 would be missing
+    monkeypatch.setattr("rarely.methods.counting._steep", lambda a: torch.zeros_like(a, dtype=torch.bool))
+    assert (n, kind) != (8, "alike") or len(parts.draw(torch.tensor([2000]), Rng(n))[0]) < 100  # from the box alone
 
 
 class Needle(nn.Module):
@@ -173,7 +189,7 @@ def test_counts_are_binomial() -> None:
         {"inputs": rarely.Gaussian(torch.full((4,), 0.5), torch.full((4,), 0.1))},
         {"network": lambda x: x[:, :1] - 0.99},
         {"boxes": 1},
-        {"calls": 5},
+        {"calls": CHECKED},
     ],
     ids=["not uniform", "black box", "nothing ruled out", "no calls left"],
 )

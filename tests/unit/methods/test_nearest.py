@@ -21,7 +21,7 @@ from rarely.core.spend import Spend
 from rarely.core.witnesses import NEAREST
 from rarely.inputs import Constrained
 from rarely.methods.nearest import NearestViolation
-from rarely.methods.rulers import Ruler
+from rarely.methods.rulers import Ruler, rulers
 from rarely.questions.estimate import finish
 from rarely.questions.strategy import Precision
 
@@ -101,8 +101,8 @@ def test_a_plane_through_a_ball(norm: float, share: float) -> None:
 def test_a_search_in_another_norm_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above can fail: along the slope itself, the corner of an l-infinity ball is missed."""
     straight = replace
-    along = Ruler.along
-    monkeypatch.setattr(Ruler, "along", lambda self, d, size: along(straight(self, norm=2.0), d, size))
+    pieces = Ruler._pieces
+    monkeypatch.setattr(Ruler, "_pieces", lambda self, direction: pieces(straight(self, norm=2.0), direction))
     found, _ = searched(ball_problem(math.inf, 0.2), violating(ball_problem(math.inf, 0.2), WEIGHT))
     assert found.distance > 0.2 * (1 + 20 * _EDGE)
 
@@ -244,6 +244,30 @@ def test_slopes_that_lead_nowhere_are_left() -> None:
     found, _ = searched(flat, z, most=_STUCK)
     assert 3.0 <= found.distance <= 3.0 * 1.01
     assert found.distance < found.beyond
+
+
+_OUTSIDE = rarely.TruncatedGaussian(torch.full((30,), 0.2), 0.5, torch.full((30,), 0.3), torch.full((30,), 2.0))
+_CUT = rarely.LpBall(torch.linspace(0.02, 0.98, 30), 0.4, 2, clip=(0, 1))
+HALF_SPACES = {**{f"l{n:g}": ball for n, ball in BALLS.items()}, "cut": _CUT, "mean outside": _OUTSIDE}
+
+
+@pytest.mark.parametrize("law", HALF_SPACES.values(), ids=HALF_SPACES)
+def test_a_half_space_is_met_at_the_first_size_that_reaches_it(law: InputModel) -> None:
+    problem = rarely.Problem(plane(WEIGHT, 3.0), first, law)
+    (batch,) = Execution(device="cpu").place([problem] * 4, Spend(4), at_once=100)
+    ((_, ruler),) = rulers(batch)
+    g = torch.Generator().manual_seed(7)
+    slope = torch.randn(4, 1, 30, generator=g)
+    direction = torch.lerp(slope, torch.randn(4, 1, 30, generator=g), 0.3)
+    sizes = torch.linspace(0, 6, 6001)
+    reached = (slope * ruler.along(direction, sizes.expand(4, -1))).sum(2)
+    low, high = reached[:, :1], reached.amax(1, keepdim=True)
+    for share in (0.1, 0.5, 0.9):
+        level = torch.lerp(low, high, share)
+        point = ruler.nearest(direction, slope, level)
+        torch.testing.assert_close((slope * point).sum(2), level, rtol=1e-4, atol=1e-4)
+        least = sizes[(reached >= level).int().argmax(1)]
+        torch.testing.assert_close(point, ruler.along(direction, least.unsqueeze(1)), rtol=0, atol=4e-3)
 
 
 # In `estimate` --------------------------------------------------------------------------------------------------------
