@@ -31,7 +31,7 @@ class Point:
 
 def figures(table: Path, out: Path, network: str = "") -> list[Path]:
     """`network` stands before the names of the data sets in titles."""
-    rows = common.read(table)
+    rows = largest(common.read(table))
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     if not datasets:
         common.stop(f"{table} holds nothing to draw yet")
@@ -52,6 +52,18 @@ def figures(table: Path, out: Path, network: str = "") -> list[Path]:
     return [*common.save(first, out, "convergence"), *common.save(second, out, "all-images"), summary]
 
 
+def largest(rows: Rows) -> Rows:
+    """Of the paper's setting only the runs with the largest N for an image and an M: means over two N say nothing."""
+    most: dict[tuple[str, ...], int] = {}
+    for row in rows:
+        most[_setting(row)] = max(most.get(_setting(row), 0), int(row["particles"]))
+    return [row for row in rows if row["method"] != "paper" or int(row["particles"]) == most[_setting(row)]]
+
+
+def _setting(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("dataset", "image", "method", "steps"))
+
+
 def _shown(rows: Rows) -> Rows:
     """Those of the image of the figure: it has every M, the others have one."""
     images = dict.fromkeys(row["image"] for row in rows)
@@ -63,17 +75,27 @@ def curve(rows: Rows, method: str, steps: int = 0) -> list[Point]:
     """One point per eps: the log of the mean of p over the runs.
 
     The scatter of a few runs can be small by chance, and of two it is never above 1: no error is less than what the
-    runs say of themselves.
+    runs say of themselves. Rounds of plain Monte Carlo are one run.
     """
     mine = _of(rows, method, steps)
     points = []
     for eps in sorted({float(row["eps"]) for row in mine}):
         here = [row for row in mine if float(row["eps"]) == eps]
+        if method == "plain":
+            points += _counted(eps, here)
+            continue
         value, error = common.log_mean([float(row["log_prob"]) for row in here])
         own = [float(row["std"]) for row in here if math.isfinite(float(row["log_prob"]))]
         if own:
             points.append(Point(eps, value, max(error, math.sqrt(sum(s * s for s in own)) / len(own)), len(here)))
     return points
+
+
+def _counted(eps: float, rounds: Rows) -> list[Point]:
+    samples = [int(row["particles"]) for row in rounds]
+    hits = sum(n * math.exp(float(row["log_prob"])) for n, row in zip(samples, rounds, strict=True))
+    share = hits / sum(samples)
+    return [Point(eps, math.log(share), math.sqrt((1 - share) / hits), 1)] if hits else []
 
 
 def _of(rows: Rows, method: str, steps: int) -> list[dict[str, str]]:
@@ -114,10 +136,11 @@ def _cell(rows: Rows, method: str, steps: int) -> str:
     mine, points = _of(rows, method, steps), curve(rows, method, steps)
     if not mine:
         return "–"
-    calls = sum(_calls_of(row) for row in mine) / len(mine)
+    runs = 1 if method == "plain" else len(mine)
+    calls = sum(_calls_of(row) for row in mine) / runs
     value = _value(mine, points[0]) if points else mine[0]["outcome"]
     doubt = " (stalled)" if points and any(row["outcome"] == "stalled" for row in mine) else ""
-    return f"{value}{doubt} ({len(mine)}; {calls:.1e})"
+    return f"{value}{doubt} ({runs}; {calls:.1e})"
 
 
 def _value(rows: Rows, point: Point) -> str:
