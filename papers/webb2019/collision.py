@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import rarely
-from papers.webb2019 import common
+from papers.webb2019 import common, drawing
 from papers.webb2019.common import Context
 from papers.webb2019.replicates import Single, independent_runs
 from papers.webb2019.streamed import Fused, stream
@@ -206,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     context.fill(QUICK if context.quick else FULL)
     if not context.args.figures_only:
         measure(context)
-    common.draw(context, figures)
+    drawing.draw(context, figures)
 
 
 if __name__ == "__main__":

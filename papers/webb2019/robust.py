@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import rarely
-from papers.webb2019 import common, nets, robust_figures
+from papers.webb2019 import common, drawing, nets, robust_figures
 from papers.webb2019.data import Images, load
 from papers.webb2019.outer_bound import margins, robust_loss
 from papers.webb2019.train import Epoch, Recipe, accuracy, fit, seeded
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not context.args.figures_only:
         run(context, plan)
     if not context.args.train_only:
-        common.draw(context, lambda context: robust_figures.figures(context.out / "robust.csv", context.out))
+        drawing.draw(context, lambda context: robust_figures.figures(context.out / "robust.csv", context.out))
 
 
 def run(context: common.Context, plan: Plan) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import rarely
-from papers.webb2019 import collision, common
+from papers.webb2019 import collision, common, drawing
 from papers.webb2019.collision import Truth
 from papers.webb2019.common import Context, log_mean
 from papers.webb2019.replicates import Single, independent_runs
@@ -170,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     context.fill({"runs": 2 if context.quick else 30})
     if not context.args.figures_only:
         measure(context, QUICK if context.quick else FULL)
-    common.draw(context, figures)
+    drawing.draw(context, figures)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,20 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from papers.webb2019 import common
+from papers.webb2019 import common, drawing
 from papers.webb2019.collision import Truth
 from papers.webb2019.common import Context
 from papers.webb2019.sensitivity import RULES, Cell, Rule, truth
 
 TENS = math.log(10)
-RULE_NAMES = {"paper": "survivors s ≥ L, as printed", "strict": "survivors s > L"}
+PAPERS_SIZE = 10_000  # N of the paper's figures
+COMMON = -6.5  # log10 p from which on they have the properties
+EDGES = (-20.0, -10.0, -8.0, COMMON, *range(-5, 1))  # of log10 p, for means
+RULE_NAMES = {"paper": "survivors s ≥ L", "strict": "survivors s > L"}
 
 
 @dataclass(frozen=True)
@@ -81,70 +85,84 @@ def _axis(points: Points, name: str) -> list[Any]:
 
 
 def _by_property(context: Context, points: Points) -> list[Path]:
-    """Figures 1b, 1c and 4: the difference against the rareness of the property, a column for each rule."""
+    """Figures 1b, 1c and 4: the mean estimate by the reference against the rareness of the property."""
     quantiles, steps, sizes = (_axis(points, name) for name in ("quantile", "steps", "particles"))
-    size = 10_000 if 10_000 in sizes else sizes[-1]
-    columns: list[tuple[str, list[tuple[str, float, int]]]] = [
-        (f"M = {steps[-1]}", [(f"ρ = {q}", q, steps[-1]) for q in quantiles]),
-        *((f"ρ = {q}", [(f"M = {m}", q, m) for m in steps]) for q in quantiles),
-    ]
-    figure, axes = common.panels(2, len(columns), height=2.5, sharey=True, sharex=True)
-    for column, rule in zip(axes.T, RULES, strict=True):
-        for each, (title, lines) in zip(column, columns, strict=True):
-            each.axhline(0, color=common.INK, linewidth=0.8)
-            for i, (text, q, m) in enumerate(lines):
-                _binned(each, list(points.get(Cell(rule, q, size, m), {}).values()), common.SERIES[i], 0.1 * i, text)
-            each.axvline(-6.5, color=common.FAINT, linewidth=1)
-            common.label(each, "log10 p of the reference", "log (mean estimate / reference)", f"{title}, N = {size}")
-            each.label_outer()
-        runs = max(
-            (p.replicates for cell in points if cell.particles == size for p in points[cell].values()), default=0
-        )
-        note = {"fontsize": common.SMALL}
-        column[0].annotate(f"{RULE_NAMES[rule]}; {runs} runs", (0.02, 0.03), xycoords="axes fraction", **note)
-        column[0].annotate("the paper's figures →", (-6.4, 0.92), xycoords=("data", "axes fraction"), **note)
-    return common.save(figure, context.out, "sensitivity")
+    size = PAPERS_SIZE if PAPERS_SIZE in sizes else sizes[-1]
+    beside = ["figure 1b", *("figure 1c" if q == 0.1 else "figure 4" for q in quantiles)]
+    lines = [[(f"ρ = {q}", q, steps[-1]) for q in quantiles], *([(f"M = {m}", q, m) for m in steps] for q in quantiles)]
+    titles = [f"M = {steps[-1]}", *(f"ρ = {q}" for q in quantiles)]
+    rows = -(-len(lines) // 2)
+    figure, axes = drawing.panels(
+        f"Webb et al. (2019), figures 1b, 1c and 4. {_runs(points, size)}, N = {size:,}; dots are properties, "
+        "lines means ± 1 s.e.",
+        2, rows, height=2.5, sharex=True, sharey=True, squeeze=False,
+    )  # fmt: skip
+    for each in axes.flat[len(lines) :]:
+        each.set_visible(False)
+    for each, title, paper, curves in zip(axes.flat, titles, beside, lines, strict=False):
+        each.axvspan(-20, COMMON, color=drawing.FAINT, alpha=0.25, linewidth=0)
+        each.axhline(1, color=drawing.INK, linewidth=0.8)
+        for i, (text, q, m) in enumerate(curves):
+            found = list(points.get(Cell("paper", q, size, m), {}).values())
+            _binned(each, found, drawing.SERIES[i], 0.03 * (i - 1), text)
+        drawing.label(each, "log10 p", "mean estimate / reference", f"{title} ({paper})")
+        each.label_outer()
+        drawing.name_curves(each, "upper right", columns=len(curves))
+    first = axes[0, 0]
+    rarest = min(point.reference for found in points.values() for point in found.values()) / TENS
+    first.set_xlim(rarest - 0.5, 0.2)
+    first.set_ylim(0.78, 1.22)
+    first.annotate("rarer than in the\npaper's figures", (0.02, 0.03), xycoords="axes fraction", fontsize=drawing.SMALL,
+                   color=drawing.MUTED)  # fmt: skip
+    return drawing.save(figure, context.out, "sensitivity")
+
+
+def _runs(points: Points, size: int) -> str:
+    counts = {p.replicates for cell in points if cell.particles == size for p in points[cell].values()}
+    properties = max(len(found) for cell, found in points.items() if cell.particles == size)
+    runs = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(*counts)
+    return f"{properties} properties, {runs} runs"
 
 
 def _binned(axes: Any, found: Sequence[Point], color: str, shift: float, text: str) -> None:
     """A faint dot for each property, and the mean of those within a factor of ten with its standard error."""
-    x, y = [p.reference / TENS for p in found], [p.difference for p in found]
-    axes.plot(x, y, ".", ms=2, color=color, alpha=0.4, rasterized=True)
-    bins: dict[int, list[Point]] = defaultdict(list)
-    for point in found:
-        bins[math.floor(point.reference / TENS)].append(point)
-    means = [(k + 0.4 + shift, *_mean(bins[k])) for k in sorted(bins)]
+    x, y = [p.reference / TENS for p in found], [math.exp(p.difference) for p in found]
+    axes.plot(x, y, ".", ms=2.5, mew=0, color=color, alpha=0.35, rasterized=True)
+    means = []
+    for lower, upper in pairwise(EDGES):
+        here = [p for p in found if lower <= p.reference / TENS < upper]
+        if here:
+            value, error = _mean(here)
+            middle = sum(p.reference for p in here) / len(here) / TENS
+            means.append((middle + shift, math.exp(value), error * math.exp(value)))
     columns = ([value[i] for value in means] for i in range(3))
-    axes.errorbar(*columns, fmt="o-", ms=3.5, lw=1, elinewidth=1, color=color, label=text)
+    axes.errorbar(*columns, fmt="o-", ms=3.5, lw=1.2, elinewidth=1, color=color, label=text)
 
 
 def _by_particles(context: Context, points: Points) -> list[Path]:
-    """The mean difference over the properties that every N has, against N. Series stand side by side at each N."""
+    """The mean difference over the properties that every N has, against N: a row for each rule."""
     quantiles, steps, sizes = (_axis(points, name) for name in ("quantile", "steps", "particles"))
     shared = _shared(points)
-    figure, axes = common.panels(len(quantiles), sharey=True, squeeze=False)
-    for each, q in zip(axes[0], quantiles, strict=True):
-        each.axhline(0, color=common.INK, linewidth=0.8)
-        for j, (rule, style) in enumerate(zip(RULES, ("o-", "s--"), strict=True)):
-            for i, (color, m) in enumerate(zip(common.SERIES, steps, strict=False)):
+    figure, axes = drawing.panels(
+        f"Webb et al. (2019), section 6.2: N makes no difference? Mean over {len(shared)} properties, ± 1 s.e.",
+        len(quantiles), len(RULES), height=2.2, sharex=True, sharey=True, squeeze=False,
+    )  # fmt: skip
+    for row, rule in zip(axes, RULES, strict=True):
+        for each, q in zip(row, quantiles, strict=True):
+            each.axhline(0, color=drawing.INK, linewidth=0.8)
+            for i, (color, m) in enumerate(zip(drawing.SERIES, steps, strict=False)):
                 values = [(n, *bias(_only(points.get(Cell(rule, q, n, m), {}), shared))) for n in sizes]
-                here = [(n * 1.06 ** (2 * i + j - 2.5), *v) for n, *v in values if math.isfinite(v[0])]
-                fill, text = "none" if rule == "strict" else color, f"M = {m}, {RULE_NAMES[rule]}"
+                here = [(n * 1.1 ** (i - 1), *v) for n, *v in values if math.isfinite(v[0])]  # side by side
                 columns = ([v[k] for v in here] for k in range(3))
-                each.errorbar(*columns, fmt=style, ms=4, lw=1, color=color, mfc=fill, label=text)
-        each.set_xscale("log")
-        each.set_xticks(sizes, [f"{n:,}" for n in sizes])
-        each.minorticks_off()
-        title = f"ρ = {q}, {len(shared)} properties, ± 1 s.e."
-        common.label(each, "N", "mean log (estimate / reference)", title, legend=False)
-    figure.legend(
-        *axes[0][0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=3,
-        fontsize=common.SMALL,
-        frameon=False,
-    )
-    return common.save(figure, context.out, "particles")
+                each.errorbar(*columns, fmt="o-", ms=4, lw=1.2, color=color, label=f"M = {m}")
+            each.set_xscale("log")
+            each.set_xticks(sizes, [f"{n:,}" for n in sizes])
+            each.minorticks_off()
+            title = f"ρ = {q}" + (f", {RULE_NAMES[rule]}" if q == quantiles[0] else "")
+            drawing.label(each, "N", "mean log (estimate / reference)", title)
+            each.label_outer()
+    drawing.name_curves(axes[0, -1], "upper right")
+    return drawing.save(figure, context.out, "particles")
 
 
 def _shared(points: Points) -> set[str]:
