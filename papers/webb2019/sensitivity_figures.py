@@ -18,6 +18,7 @@ from papers.webb2019.sensitivity import RULES, Cell, Rule, truth
 TENS = math.log(10)
 PAPERS_SIZE = 10_000  # N of the paper's figures
 COMMON = -6.5  # log10 p from which on they have the properties
+RARENESS = {"p < 1e-6": (-math.inf, -6.0), "to 1e-3": (-6.0, -3.0), "above": (-3.0, math.inf)}  # of log10 p
 EDGES = (-20.0, -10.0, -8.0, COMMON, *range(-5, 1))  # of log10 p, for means
 RULE_NAMES = {"paper": "survivors s ≥ L", "strict": "survivors s > L"}
 
@@ -29,6 +30,7 @@ class Point:
     reference: float
     difference: float  # log of the mean estimate minus log of the reference
     error: float
+    scatter: float  # standard deviation of one run's log p
     replicates: int
     calls: float
 
@@ -53,9 +55,10 @@ def gather(rows: Sequence[dict[str, str]], known: dict[str, Truth]) -> Points:
         spread = [w * r * float(row["error"]) for w, r, row in zip(weights, ratios, group, strict=True) if r > 0]
         if mean == 0:
             continue
-        error = math.hypot(math.hypot(*spread) / (total * mean), reference.std)
+        own = math.hypot(*spread) / (total * mean)
+        error, scatter = math.hypot(own, reference.std), own * math.sqrt(total)
         calls = sum(w * float(row["calls"]) for w, row in zip(weights, group, strict=True)) / total
-        points[cell][file] = Point(reference.log_prob, math.log(mean), error, total, calls)
+        points[cell][file] = Point(reference.log_prob, math.log(mean), error, scatter, total, calls)
     return points
 
 
@@ -175,25 +178,38 @@ def _only(found: dict[str, Point], files: set[str]) -> dict[str, Point]:
 
 
 def _summary(points: Points) -> str:
-    rows = []
-    for n in _axis(points, "particles"):
-        for q in _axis(points, "quantile"):
-            for m in _axis(points, "steps"):
-                both = [points.get(Cell(rule, q, n, m), {}) for rule in RULES]
-                if any(both):
-                    some = next(found for found in both if found)
-                    calls = sum(p.calls for p in some.values()) / len(some)
-                    texts = ["{:+.3f} ± {:.3f}".format(*bias(found)) if found else "" for found in both]
-                    repeats = max(p.replicates for p in some.values())
-                    rows.append((f"{n:,}", q, m, len(some), repeats, *texts, f"{calls:.2g}"))
-    header = (
-        "N",
-        "ρ",
-        "M",
-        "properties",
-        "replicates",
-        "bias of log p, s ≥ L as printed",
-        "bias, s > L",
-        "calls of a run",
-    )
-    return common.markdown(header, rows) + "\n"
+    """Every setting, then the bias by rareness at the N of the paper's figures."""
+    grid = [(n, q, m) for n in _axis(points, "particles") for q in _axis(points, "quantile")
+            for m in _axis(points, "steps")]  # fmt: skip
+    both = {(n, q, m): [points.get(Cell(rule, q, n, m), {}) for rule in RULES] for n, q, m in grid}
+    every = [(f"{n:,}", q, m, *_setting(both[n, q, m])) for n, q, m in grid if any(both[n, q, m])]
+    header = ("N", "ρ", "M", "properties", "runs", "bias, s ≥ L as printed", "bias, s > L", "s.d. of a run, s ≥ L",
+              "s > L", "calls of a run")  # fmt: skip
+    text = common.markdown(header, every) + "\n"
+    rarer = [(q, m, *_by_rareness(both[n, q, m])) for n, q, m in grid if n == PAPERS_SIZE and any(both[n, q, m])]
+    if rarer:
+        names = [f"{name}, {rule}" for rule in ("s ≥ L", "s > L") for name in RARENESS]
+        text += f"\nBias at N = {PAPERS_SIZE:,} by p:\n\n{common.markdown(('ρ', 'M', *names), rarer)}\n"
+    return text
+
+
+def _setting(both: Sequence[dict[str, Point]]) -> list[object]:
+    some = next(found for found in both if found)
+    counts = {p.replicates for found in both for p in found.values()}
+    runs = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(*counts)
+    scatter = [math.sqrt(sum(p.scatter**2 for p in found.values()) / len(found)) if found else None for found in both]
+    calls = sum(p.calls for p in some.values()) / len(some)
+    spread = ["" if s is None else f"{s:.2f}" for s in scatter]
+    return [len(some), runs, *(_text(list(found.values())) for found in both), *spread, f"{calls:.2g}"]
+
+
+def _by_rareness(both: Sequence[dict[str, Point]]) -> list[str]:
+    return [
+        _text([p for p in found.values() if low <= p.reference / TENS < high])
+        for found in both
+        for low, high in RARENESS.values()
+    ]
+
+
+def _text(points: Sequence[Point]) -> str:
+    return "{:+.3f} ± {:.3f}".format(*_mean(points)) if points else ""
