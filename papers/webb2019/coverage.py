@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,24 +46,23 @@ def _collision(folder: Path) -> str:
 
 
 def _sensitivity(folder: Path) -> str:
-    runs: Counter[tuple[int, str, str]] = Counter()
-    files: dict[int, set[str]] = defaultdict(set)
+    runs: Counter[tuple[int, str, str]] = Counter()  # of all properties together
+    files: dict[tuple[int, str, str], set[str]] = defaultdict(set)
     for row in common.read(folder / "sensitivity" / "sensitivity.csv"):
-        n = int(row["particles"])
-        runs[n, row["quantile"], row["steps"]] += int(row["replicates"])
-        files[n].add(row["file"])
-    quantiles, steps = {q for _, q, _ in runs}, {m for _, _, m in runs}
+        cell = int(row["particles"]), row["quantile"], row["steps"]
+        runs[cell] += int(row["replicates"])
+        files[cell].add(row["file"])
+    quantiles, steps = sorted({q for _, q, _ in runs}), sorted({m for _, _, m in runs}, key=int)
     parts = []
-    for n in sorted(files):
-        by_count: dict[int, list[str]] = defaultdict(list)
-        for q in sorted(quantiles):
-            for m in sorted(steps, key=int):
-                each = runs[n, q, m] // (TWO_RULES * len(files[n]))
-                by_count[each].append(f"ρ = {q} with M = {m}")
-        most = max(by_count, key=lambda count: len(by_count[count]))
-        rest = [f"{_runs(count)} of {', '.join(cells)}" for count, cells in by_count.items() if count != most]
-        counts = "; ".join([_runs(most), *rest])
-        parts.append(f"N = {n:,}, {len(files[n])} properties: {counts}")
+    for n in sorted({n for n, _, _ in runs}):
+        groups: dict[str, list[str]] = defaultdict(list)
+        for q, m in itertools.product(quantiles, steps):
+            properties = len(files[n, q, m])
+            each = runs[n, q, m] // (TWO_RULES * properties) if properties else 0
+            groups[f"{_runs(each)} of {properties} properties" if each else "no run"].append(f"ρ = {q}, M = {m}")
+        most = max(groups, key=lambda text: len(groups[text]))
+        rest = [f"{text} at {' and '.join(cells)}" for text, cells in groups.items() if text != most]
+        parts.append("; ".join([f"N = {n:,}: {most}", *rest]))
     return "; ".join(parts)
 
 

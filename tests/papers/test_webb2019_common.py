@@ -123,9 +123,7 @@ def test_what_is_still_cut_is_counted_from_the_tables(tmp_path: Path) -> None:
     collision, sensitivity = lines["6.1, CollisionDetection"], lines["6.2, sensitivity"]
     assert "2 runs of the 2 that are violated, M = 1000; 1e4 plain samples of those" in collision
     assert "1 run of the 1 that are not, M = 100 |" in collision
-    assert (
-        "N = 500, 1 properties: 2 runs; no run of ρ = 0.1 with M = 250; N = 1,000, 2 properties: 30 runs" in sensitivity
-    )
+    assert "N = 500: 2 runs of 1 properties; no run at ρ = 0.1, M = 250; N = 1,000: 30 runs of 2 prop" in sensitivity
     assert lines["6.4, robust training"].endswith("| not run |")
 
 
