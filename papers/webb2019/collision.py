@@ -102,12 +102,12 @@ def papers_method(particles: int, steps: int) -> rarely.Splitting:
 
 
 def measure(context: Context) -> None:
+    methods, wanted = {"auto": default_runs, "paper": papers_runs, "plain": count}, context.args.methods.split(",")
+    for unknown in (method for method in wanted if method not in methods):
+        common.stop(f"--methods knows {', '.join(methods)}, not {unknown!r}")
     every = {"SAT": 12, "UNSAT": 40} if context.quick else {"SAT": 1, "UNSAT": 1}
     problems = {verdict: load(context, verdict)[::step] for verdict, step in every.items()}
-    methods = {"auto": default_runs, "paper": papers_runs, "plain": count}
-    for method in context.args.methods.split(","):
-        if method not in methods:
-            common.stop(f"--methods knows {', '.join(methods)}, not {method!r}")
+    for method in wanted:
         methods[method](context, problems)
 
 
