@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import rarely
-from papers.webb2019 import common
+from papers.webb2019 import common, drawing
 from papers.webb2019.common import Context
 from papers.webb2019.streamed import Count, counted, stream
 from rarely.methods import Estimator
@@ -134,10 +134,12 @@ def figures(context: Context) -> list[Path]:
     if not answers:
         return []
     counts = counted(context.out, "sat")
-    figure, (top, bottom) = common.panels(1, 2, height_ratios=(3, 2))
+    figure, (top, bottom) = drawing.panels(
+        "Not in the paper: ACAS Xu, its motivating example", 1, 2, height_ratios=(3, 2)
+    )
     _probabilities(top, answers, counts)
     _verdicts(bottom, answers)
-    written = common.save(figure, context.out, "acasxu")
+    written = drawing.save(figure, context.out, "acasxu")
     summary = context.out / "summary.md"
     summary.write_text(_summary(answers, counts), encoding="utf-8")
     return [*written, summary]
@@ -147,7 +149,7 @@ def _probabilities(axes: Any, answers: Answers, counts: dict[str, Count]) -> Non
     """Every violated pair, the rarest first."""
     bad = [key for key, methods in answers.items() if violated(methods["auto"])]
     bad.sort(key=lambda key: float(answers[key]["auto"]["log_prob"]))
-    for method, color, marker, shift in (("splitting", common.PAPERS, "^", -0.2), ("auto", common.OURS, "o", 0.0)):
+    for method, color, marker, shift in (("splitting", drawing.PAPERS, "^", -0.2), ("auto", drawing.OURS, "o", 0.0)):
         seen = [(i, answers[key][method]) for i, key in enumerate(bad) if trusted(answers[key].get(method))]
         y, low, high = ([float(row[name]) / TENS for _, row in seen] for name in ("log_prob", "low", "high"))
         bars = [[v - a for v, a in zip(y, low, strict=True)], [b - v for v, b in zip(y, high, strict=True)]]
@@ -158,29 +160,30 @@ def _probabilities(axes: Any, answers: Answers, counts: dict[str, Count]) -> Non
     hit = [(x, count) for x, count in plain if count.hits]
     axes.errorbar(
         [x for x, _ in hit], [count.log_prob / TENS for _, count in hit], [2 * count.error / TENS for _, count in hit],
-        fmt="s", ms=3.5, lw=0.8, color=common.PLAIN, mfc="none", label="plain Monte Carlo, ± 2 s.d.",
+        fmt="s", ms=3.5, lw=0.8, color=drawing.PLAIN, mfc="none", label="plain Monte Carlo, ± 2 s.d.",
     )  # fmt: skip
     none = [(x, count.bound / TENS) for x, count in plain if not count.hits]
     if none:
-        axes.plot(*zip(*none, strict=True), "v", ms=4, color=common.PLAIN, mfc="none", label="none found: upper bound")
+        axes.plot(*zip(*none, strict=True), "v", ms=4, color=drawing.PLAIN, mfc="none", label="none found: upper bound")
     axes.set_xticks(
-        range(len(bad)), [f"{network} p{number}" for network, number in bad], rotation=90, fontsize=common.SMALL
+        range(len(bad)), [f"{network} p{number}" for network, number in bad], rotation=90, fontsize=drawing.SMALL
     )
     title = "a  violated pairs, 95 % intervals; no point where rarely says stalled"
-    common.label(axes, "network and property", "log10 of the violation probability", title)
+    drawing.label(axes, "network and property", "log10 p", title)
+    drawing.name_curves(axes, "upper left")
 
 
 def _verdicts(axes: Any, answers: Answers) -> None:
     """How many pairs of each property are violated, proved, open."""
     numbers = sorted({number for _, number in answers})
     bottom = [0] * len(numbers)
-    kinds = {"violated": common.PAPERS, "proved safe": common.OURS, "open": common.FAINT}
+    kinds = {"violated": drawing.PAPERS, "proved safe": drawing.OURS, "open": drawing.MUTED}
     for kind, color in kinds.items():
         counts = [sum(_kind(m["auto"]) == kind for (_, p), m in answers.items() if p == number) for number in numbers]
         axes.bar([str(number) for number in numbers], counts, 0.7, bottom, color=color, label=kind)
         bottom = [b + c for b, c in zip(bottom, counts, strict=True)]
-    common.label(axes, "property", "networks", "b  verdicts of rarely's default")
-    axes.legend(fontsize=common.SMALL, frameon=False, loc="center right")
+    drawing.label(axes, "property", "networks", "b  verdicts of rarely's default")
+    drawing.name_curves(axes, "center right")
     axes.set_ylim(0, 1.05 * max(bottom))
 
 
@@ -231,7 +234,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     context.fill({"samples": 1e5 if context.quick else 1e9})
     if not context.args.figures_only:
         measure(context)
-    common.draw(context, figures)
+    drawing.draw(context, figures)
 
 
 if __name__ == "__main__":

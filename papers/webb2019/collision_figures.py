@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from papers.webb2019 import common
+from papers.webb2019 import common, drawing
 from papers.webb2019.collision import Truth, reference_path, references
 from papers.webb2019.common import Context, log_mean
 from papers.webb2019.streamed import counted
 
 TENS = math.log(10)
 NAMES = {"paper": "the paper's Algorithm 1", "auto": "rarely's default", "plain": "plain Monte Carlo"}
-COLORS = {"paper": common.PAPERS, "auto": common.OURS, "plain": common.PLAIN}
+COLORS = {"paper": drawing.PAPERS, "auto": drawing.OURS, "plain": drawing.PLAIN}
 
 
 @dataclass(frozen=True)
@@ -70,23 +70,24 @@ def figures(context: Context) -> list[Path]:
     order = _order(sat)
     if not order:
         return []
-    figure, (top, left, right) = common.mosaic("aa;bc")
+    runs = max(f.runs for f in sat["paper"].values()) if sat.get("paper") else 0
+    figure, (top, left, right) = drawing.mosaic(
+        f"Webb et al. (2019), figure 1a. {len(order)} properties, {runs} runs of Algorithm 1, ± 3 s.e.", "aa;bc"
+    )
     for method in ("plain", "paper", "auto"):
         if sat.get(method):
             _estimates(top, sat[method], order, method)
             _differences(left, sat[method], truth, method)
             _costs(right, sat[method], method)
-    common.label(top, "satisfiable property, rarest first", "log10 of the violation probability", "a  estimates")
-    left.axhline(0, color=common.INK, linewidth=0.8)
-    common.label(
-        left,
-        "log10 p of the reference",
-        "log p - log p of the reference",
-        "b  difference, ± 3 s.e., where s.e. < 0.3",
-    )
-    common.log_y(right)
-    common.label(right, "log10 p", "network calls of one run", "c  cost")
-    written = common.save(figure, context.out, "collision")
+    drawing.label(top, "satisfiable property, rarest first", "log10 p", "a  estimates")
+    drawing.name_curves(top, "lower right")
+    left.axhline(0, color=drawing.INK, linewidth=0.8)
+    left.set_ylim(-0.35, 0.35)
+    drawing.label(left, "log10 p", "log p less that of the reference", "b  difference from the references")
+    drawing.name_curves(left, "lower right")
+    drawing.log_y(right)
+    drawing.label(right, "log10 p", "network calls", "c  cost of a run")
+    written = drawing.save(figure, context.out, "collision")
     summary = context.out / "summary.md"
     summary.write_text(_summary(sat, unsat, truth), encoding="utf-8")
     return [*written, summary]
@@ -103,20 +104,22 @@ def _order(sat: Results) -> list[str]:
 
 
 def _estimates(axes: Any, found: dict[str, Found], order: list[str], method: str) -> None:
+    """Large squares, dots in them, bars across: where all three agree, all three can be seen."""
     place = {file: i for i, file in enumerate(order, 1)}
     seen = [(place[file], f) for file, f in found.items() if math.isfinite(f.log_prob)]
     x, y = [i for i, _ in seen], [f.tens for _, f in seen]
     bars = [3 * f.error / TENS for _, f in seen]
-    runs = max((f.runs for f in found.values()), default=1)
-    setting = next(iter(found.values())).setting
-    text = NAMES[method] + (f", {setting}{runs} runs" if method != "plain" else "")
-    marker, size = {"plain": ("s", 4), "paper": ("o", 3.5), "auto": ("x", 3)}[method]
-    axes.errorbar(x, y, bars, fmt=marker, ms=size, color=COLORS[method], mfc="none", lw=0.8, mew=0.8, label=text)
-    if method == "plain":
-        missed = [(place[file], f.bound / TENS) for file, f in found.items() if f.hit == 0]
-        if missed:
-            at = {"marker": "v", "s": 14, "facecolors": "none", "edgecolors": COLORS[method], "linewidths": 0.8}
-            axes.scatter(*zip(*missed, strict=True), label="none found by plain: 95 % upper bound", **at)
+    style: dict[str, Any] = {
+        "plain": {"fmt": "s", "ms": 5.5, "mfc": "none", "mew": 0.7, "alpha": 0.8},
+        "paper": {"fmt": "o", "ms": 2.6},
+        "auto": {"fmt": "_", "ms": 6.5, "mew": 0.9},
+    }[method]
+    axes.errorbar(x, y, bars, lw=0.8, color=COLORS[method], label=NAMES[method], **style)
+    missed = [(place[file], f.bound / TENS) for file, f in found.items() if f.hit == 0 and f.bound > -math.inf]
+    if missed:
+        axes.plot(*zip(*missed, strict=True), "v", ms=4.5, mfc="none", mew=0.8, color=COLORS[method])
+        text = f"none in {max(f.calls for f in found.values()):.0e} plain samples: 95 % bounds"
+        drawing.name_curve(axes, text, max(missed), COLORS[method], xytext=(16, -12))
 
 
 def _differences(axes: Any, found: dict[str, Found], truth: dict[str, Truth], method: str) -> None:
@@ -125,13 +128,14 @@ def _differences(axes: Any, found: dict[str, Found], truth: dict[str, Truth], me
     ]
     x, y = [t.log_prob / TENS for t, _ in seen], [f.log_prob - t.log_prob for t, f in seen]
     bars = [3 * math.hypot(f.error, t.std) for t, f in seen]
-    axes.errorbar(x, y, bars, fmt="o", ms=3, color=COLORS[method], lw=0.6, alpha=0.8, label=NAMES[method])
+    axes.errorbar(x, y, bars, fmt="o", ms=2.6, color=COLORS[method], lw=0.7, alpha=0.8, label=NAMES[method])
 
 
 def _costs(axes: Any, found: dict[str, Found], method: str) -> None:
-    seen = [f for f in found.values() if math.isfinite(f.log_prob)]
-    x, y = [f.tens for f in seen], [f.calls for f in seen]
-    axes.plot(x, y, "o", ms=3, color=COLORS[method], label=NAMES[method], rasterized=True)
+    seen = sorted((f.tens, f.calls) for f in found.values() if math.isfinite(f.log_prob))
+    axes.plot(*zip(*seen, strict=True), "o", ms=2.6, mew=0, color=COLORS[method], rasterized=True)
+    place: dict[str, Any] = {"xytext": (-5, 0), "ha": "right"} if method == "plain" else {"xytext": (0, 7)}
+    drawing.name_curve(axes, NAMES[method], seen[0], COLORS[method], **place)
 
 
 def _summary(sat: Results, unsat: Results, truth: dict[str, Truth]) -> str:

@@ -1,6 +1,6 @@
-"""What the experiments share: options, a table that survives interruption, progress, figures, the machine in words.
+"""What the experiments share: options, a table that survives interruption, progress, the machine in words.
 
-Needs torch and numpy alone; rich makes the progress prettier, matplotlib is needed for figures only.
+Needs torch and numpy alone; rich makes the progress prettier.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import math
 import os
 import platform
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,20 +19,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 import rarely
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 RESULTS = Path(__file__).parent / "results"
-INK, OURS, PAPERS, PLAIN, FAINT = "#22303c", "#1f6f8b", "#c8553d", "#8a6fb0", "#b8c4cc"
-SERIES = (OURS, PAPERS, PLAIN, "#d9a441", "#5b8c5a", INK)  # for lines of one figure, in this order
-
 Row = Mapping[str, object]
 
 
@@ -277,88 +269,6 @@ def _plain_lines(title: str, total: int) -> Callable[[int, str], None]:
             last, seen = now, max(seen, done)
 
     return show
-
-
-# Figures -------------------------------------------------------------------------------------------------------------
-
-
-PAGE = 8.5  # inches of every figure: at 700 pixels, text of 8 points is 9 pixels high
-SMALL = 8  # points
-
-
-def panels(columns: int = 1, rows: int = 1, height: float = 3.4, **grid: Any) -> tuple[Figure, Any]:
-    """A figure of the house style, as wide as a page, and its axes (an array when there are several)."""
-    figure = _page(height * rows)
-    axes = figure.subplots(rows, columns, **grid)
-    _style(figure)
-    return figure, axes
-
-
-def mosaic(plan: str, height: float = 3.4, **grid: Any) -> tuple[Figure, list[Axes]]:
-    """The same for panels of several widths, in alphabetical order: "aa;bc" has a wide one above two others."""
-    figure = _page(height * len(plan.split(";")))
-    axes = figure.subplot_mosaic(plan, **grid)
-    _style(figure)
-    return figure, [axes[name] for name in sorted(axes)]
-
-
-def _page(height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(PAGE, height), layout="constrained")
-
-
-def _style(figure: Figure) -> None:
-    for each in figure.axes:
-        each.spines[["top", "right"]].set_visible(False)
-        each.tick_params(colors=INK, labelsize=9)
-        each.grid(color=FAINT, linewidth=0.4, alpha=0.6)
-        each.set_axisbelow(True)
-
-
-def label(axes: Axes, x: str, y: str, title: str = "", legend: bool = True) -> None:
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK)
-    axes.set_title(title, loc="left", fontsize=10, color=INK)
-    if legend and axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=SMALL, frameon=False)
-
-
-def log_y(axes: Axes) -> None:
-    """A logarithmic axis with powers of ten as 1e4: raised exponents would be too small to read."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e+0", "e").replace("e+", "e"))
-
-
-def save(figure: Figure, out: Path, name: str) -> list[Path]:
-    """Write NAME.svg and NAME.png. Text stays text in the SVG, and the same figure gives the same file."""
-    import matplotlib
-
-    written = [out / f"{name}.svg", out / f"{name}.png"]
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rarely"}):
-        figure.savefig(written[0], metadata={"Date": None}, dpi=200)  # of rasterized parts
-        figure.savefig(written[1], dpi=130)
-    text = written[0].read_text(encoding="utf-8")
-    written[0].write_text(_POSITIONS.sub(lambda match: _DIGITS.sub(r"\1", match[0]), text), encoding="utf-8")
-    return written
-
-
-# Positions in an SVG, and their digits after the second: a hundredth of a point is not seen, and half of the file.
-_POSITIONS, _DIGITS = re.compile(r'\b(?:d|x|y)="[^"]*"'), re.compile(r"(\.\d\d)\d+")
-
-
-def draw(context: Context, figures: Callable[[Context], list[Path]]) -> None:
-    """Draw, or say how to draw later: a GPU machine may have no matplotlib."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        print(f"no matplotlib here: draw with python -m papers.webb2019.{context.name} --figures-only", file=sys.stderr)
-        return
-    written = figures(context)
-    if not written:
-        print(f"{context.out} holds nothing to draw yet", file=sys.stderr)
-    for path in written:
-        print(path)
 
 
 # Numbers -------------------------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 `auto` is the default estimator, on all images. It goes first, and decides what is worth the time of the others: the
 image of the figure is the one with most radii in reach (`deepest` < log p < -1). `plain` is Monte Carlo on that image,
-where ten hits are expected. `paper` is Algorithm 1 with the paper's random walk, on that image for every M, with
-repeats, and on the other images for the second M; only where log p > `deepest`. Work goes in the order of its value, so
-that a time limit costs late repeats first.
+where ten hits are expected, in rounds until there are 10000 of them or all samples are drawn. `paper` is Algorithm 1
+with the paper's random walk, on that image for every M, with repeats, and on the other images for the second M; only
+where log p > `deepest`. Work goes in the order of its value, so that a time limit costs late repeats first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 import rarely
 from papers.webb2019 import common
 from papers.webb2019.data import Images
+from papers.webb2019.streamed import ENOUGH
 from rarely.kernels import RandomWalk
 
 COLUMNS = (
@@ -29,6 +30,7 @@ COLUMNS = (
 UNIT = ("dataset", "image", "method", "steps", "particles", "repeat")
 
 EARLY = 3  # runs on the image of the figure before the other images have one
+ROUND = 100_000_000  # samples of plain Monte Carlo in one unit
 
 Network = Callable[[Tensor], Tensor]
 
@@ -41,9 +43,13 @@ class Study:
     images: int = 10
     particles: int = 10_000
     repeats: int = 30
-    plain: int = 100_000_000  # samples of plain Monte Carlo
+    plain: int = 5_000_000_000  # samples of plain Monte Carlo
     deepest: float = -60.0
     most: int | None = None  # network calls that the default estimator may spend on one problem
+
+    @property
+    def round(self) -> int:
+        return min(self.plain, ROUND)
 
 
 @dataclass(frozen=True)
@@ -58,22 +64,23 @@ class Unit:
 
 def units(study: Study, shown: int) -> Iterator[Unit]:
     """What follows the first run of the default estimator."""
-    one = (shown,)
-    yield Unit(one, "plain")
-    for repeat in range(study.repeats):
+    one, rounds = (shown,), math.ceil(study.plain / study.round)
+    for repeat in range(max(study.repeats, rounds)):
+        if repeat < rounds:
+            yield Unit(one, "plain", repeat=repeat)
         if repeat == min(EARLY, study.repeats - 1):
             yield from (Unit((i,), "paper", study.steps[1]) for i in range(study.images) if i != shown)
-        if repeat > 0:
+        if 0 < repeat < study.repeats:
             yield Unit(one, "auto", repeat=repeat)
-        for steps in study.steps:
-            yield Unit(one, "paper", steps, repeat)
+        if repeat < study.repeats:
+            yield from (Unit(one, "paper", steps, repeat) for steps in study.steps)
 
 
 def estimator(study: Study, unit: Unit) -> rarely.Auto | rarely.MonteCarlo | rarely.Splitting:
     if unit.method == "auto":
         return rarely.Auto(proof_seconds=0)  # no proofs: this is about probabilities
     if unit.method == "plain":
-        return rarely.MonteCarlo(study.plain, chunk=max(1000, min(20_000, study.plain // 10)))
+        return rarely.MonteCarlo(study.round, chunk=max(1000, min(50_000, study.round // 10)))
     return rarely.Splitting(
         particles=study.particles, quantile=0.1, steps=unit.steps, kernel=RandomWalk(), islands=1, rule="paper",
         log_p_min=-250.0,
@@ -100,15 +107,16 @@ class Runner:
         shown = most_in_reach(self.table, self.study, index)
         later = self.context.mine(units(self.study, shown))
         todo = [unit for unit in later if not self._finished(unit, index)]
-        speed = math.inf  # calls in a second of the paper's setting, as measured on the last unit
+        speed: dict[str, float] = {}  # calls in a second by method, as measured on the last unit
         with common.progress(self.study.dataset, len(todo)) as display:
             for unit in todo:
                 calls = expected_calls(self.table, self.study, unit, index)
-                if self.context.late or calls / speed > self.context.left:
+                if self.context.late or calls / speed.get(unit.method, math.inf) > self.context.left:
                     continue  # a shorter one may still fit
                 started = time.monotonic()
                 self._do(unit, index, display)
-                speed = calls / (time.monotonic() - started) if calls else speed
+                if calls:
+                    speed[unit.method] = calls / (time.monotonic() - started)
 
     def _do(self, unit: Unit, index: Sequence[int], display: common.Display) -> None:
         pairs = worthwhile(self.table, self.study, unit, index)
@@ -161,20 +169,26 @@ def worthwhile(table: common.Table, study: Study, unit: Unit, index: Sequence[in
     pairs = [(index[i], eps) for i in unit.images for eps in study.radii]
     if unit.method == "auto":
         return pairs
-    least = math.log(10 / study.plain) if unit.method == "plain" else study.deepest
     default = default_says(table, study.dataset)
-    return [pair for pair in pairs if default[pair] > least]
+    if unit.method == "paper":
+        return [pair for pair in pairs if default[pair] > study.deepest]
+    expected = {pair: math.exp(default[pair]) for pair in pairs}  # hits per sample
+    drawn = unit.repeat * study.round
+    return [pair for pair in pairs if expected[pair] * study.plain > 10 and expected[pair] * drawn < ENOUGH]
 
 
 def expected_calls(table: common.Table, study: Study, unit: Unit, index: Sequence[int]) -> float:
-    """Of the paper's setting: N M a level, and a level for every factor of ten; 0 for the other methods."""
-    default = default_says(table, study.dataset)
-    pairs = worthwhile(table, study, unit, index) if unit.method == "paper" else []
-    return sum(study.particles * (1 + unit.steps * math.floor(-default[pair] / math.log(10))) for pair in pairs)
+    """Of the paper's setting: N M a level, and a level for every factor of ten; 0 for the default, which is short."""
+    default, pairs = default_says(table, study.dataset), worthwhile(table, study, unit, index)
+    if unit.method == "auto":
+        return 0.0
+    if unit.method == "plain":
+        return len(pairs) * study.round
+    return study.particles * sum(1 + unit.steps * math.floor(-default[pair] / math.log(10)) for pair in pairs)
 
 
 def _key(study: Study, unit: Unit) -> dict[str, object]:
-    size = {"paper": study.particles, "plain": study.plain, "auto": 0}[unit.method]
+    size = {"paper": study.particles, "plain": study.round, "auto": 0}[unit.method]
     settings = {"method": unit.method, "steps": unit.steps, "particles": size, "repeat": unit.repeat}
     return {"dataset": study.dataset, **settings}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from papers.webb2019 import common
+from papers.webb2019 import common, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,25 +31,41 @@ class Point:
 
 def figures(table: Path, out: Path, network: str = "") -> list[Path]:
     """`network` stands before the names of the data sets in titles."""
-    rows = common.read(table)
+    rows = largest(common.read(table))
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
     if not datasets:
         common.stop(f"{table} holds nothing to draw yet")
-    first, axes = common.panels(2, len(datasets), squeeze=False)
+    first, axes = drawing.panels(
+        "Webb et al. (2019), figure 2. ± 3 s.e.; hollow, without bars: s.e. > 1", 2, len(datasets), squeeze=False
+    )
     for (left, right), name in zip(axes, datasets, strict=True):
         mine = [row for row in rows if row["dataset"] == name]
         shown = _shown(mine)
         image = shown[0]["image"]
         _curves(left, shown, f"{network}{name}, test image {image}{_size(shown)}")
-        _differences(right, shown, f"{network}{name}: difference from rarely's default")
-    second, axes = common.panels(2, len(datasets), squeeze=False)
+        _differences(right, shown, f"{network}{name}: difference from the default")
+    second, axes = drawing.panels(
+        "Webb et al. (2019), section 6.3: ten test images, and what a run costs", 2, len(datasets), squeeze=False
+    )
     for (left, right), name in zip(axes, datasets, strict=True):
         mine = [row for row in rows if row["dataset"] == name]
         _all_images(left, mine, f"{network}{name}, {len({row['image'] for row in mine})} test images")
         _calls(right, mine, f"{network}{name}: what a run costs")
     summary = out / "summary.md"
     summary.write_text("\n\n".join(_summary(rows, name) for name in datasets) + "\n", encoding="utf-8")
-    return [*common.save(first, out, "convergence"), *common.save(second, out, "all-images"), summary]
+    return [*drawing.save(first, out, "convergence"), *drawing.save(second, out, "all-images"), summary]
+
+
+def largest(rows: Rows) -> Rows:
+    """Of the paper's setting only the runs with the largest N for an image and an M: means over two N say nothing."""
+    most: dict[tuple[str, ...], int] = {}
+    for row in rows:
+        most[_setting(row)] = max(most.get(_setting(row), 0), int(row["particles"]))
+    return [row for row in rows if row["method"] != "paper" or int(row["particles"]) == most[_setting(row)]]
+
+
+def _setting(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("dataset", "image", "method", "steps"))
 
 
 def _shown(rows: Rows) -> Rows:
@@ -63,17 +79,27 @@ def curve(rows: Rows, method: str, steps: int = 0) -> list[Point]:
     """One point per eps: the log of the mean of p over the runs.
 
     The scatter of a few runs can be small by chance, and of two it is never above 1: no error is less than what the
-    runs say of themselves.
+    runs say of themselves. Rounds of plain Monte Carlo are one run.
     """
     mine = _of(rows, method, steps)
     points = []
     for eps in sorted({float(row["eps"]) for row in mine}):
         here = [row for row in mine if float(row["eps"]) == eps]
+        if method == "plain":
+            points += _counted(eps, here)
+            continue
         value, error = common.log_mean([float(row["log_prob"]) for row in here])
         own = [float(row["std"]) for row in here if math.isfinite(float(row["log_prob"]))]
         if own:
             points.append(Point(eps, value, max(error, math.sqrt(sum(s * s for s in own)) / len(own)), len(here)))
     return points
+
+
+def _counted(eps: float, rounds: Rows) -> list[Point]:
+    samples = [int(row["particles"]) for row in rounds]
+    hits = sum(n * math.exp(float(row["log_prob"])) for n, row in zip(samples, rounds, strict=True))
+    share = hits / sum(samples)
+    return [Point(eps, math.log(share), math.sqrt((1 - share) / hits), 1)] if hits else []
 
 
 def _of(rows: Rows, method: str, steps: int) -> list[dict[str, str]]:
@@ -93,9 +119,9 @@ def _methods(rows: Rows) -> list[tuple[str, str, str, int]]:
     """Colour, name, method and M of each series, the largest M last."""
     walks = [
         (colour, f"random walk, M = {steps}", "paper", steps)
-        for colour, steps in zip((*common.SERIES[1:5], "#7d8c93"), _step_counts(rows), strict=False)
+        for colour, steps in zip((*drawing.SERIES[1:5], "#7d8c93"), _step_counts(rows), strict=False)
     ]
-    return [(common.OURS, "rarely's default", "auto", 0), (common.INK, "plain Monte Carlo", "plain", 0), *walks]
+    return [(drawing.OURS, "rarely's default", "auto", 0), (drawing.INK, "plain Monte Carlo", "plain", 0), *walks]
 
 
 def _summary(rows: Rows, dataset: str) -> str:
@@ -114,10 +140,11 @@ def _cell(rows: Rows, method: str, steps: int) -> str:
     mine, points = _of(rows, method, steps), curve(rows, method, steps)
     if not mine:
         return "–"
-    calls = sum(_calls_of(row) for row in mine) / len(mine)
+    runs = 1 if method == "plain" else len(mine)
+    calls = sum(_calls_of(row) for row in mine) / runs
     value = _value(mine, points[0]) if points else mine[0]["outcome"]
     doubt = " (stalled)" if points and any(row["outcome"] == "stalled" for row in mine) else ""
-    return f"{value}{doubt} ({len(mine)}; {calls:.1e})"
+    return f"{value}{doubt} ({runs}; {calls:.1e})"
 
 
 def _value(rows: Rows, point: Point) -> str:
@@ -135,7 +162,8 @@ def _curves(axes: Axes, rows: Rows, title: str) -> None:
     for colour, name, method, steps in _methods(rows):
         points = curve(rows, method, steps)
         _bars(axes, points, colour, f"{name}{_runs(points)}")
-    common.label(axes, "eps", "log p ± 3 s.e. (hollow: s.e. > 1)", title)
+    drawing.label(axes, "eps", "log p", title)
+    drawing.name_curves(axes, "lower right")
 
 
 def _differences(axes: Axes, rows: Rows, title: str) -> None:
@@ -148,8 +176,8 @@ def _differences(axes: Axes, rows: Rows, title: str) -> None:
         ]
         if points:
             _bars(axes, points, colour, name)
-    axes.axhline(0, color=common.OURS, linewidth=1.2, label="rarely's default")
-    common.label(axes, "eps", "log p less log p of rarely's default", title)
+    axes.axhline(0, color=drawing.OURS, linewidth=1.2)
+    drawing.label(axes, "eps", "log p less that of rarely's default", title)
 
 
 def _all_images(axes: Axes, rows: Rows, title: str) -> None:
@@ -158,7 +186,7 @@ def _all_images(axes: Axes, rows: Rows, title: str) -> None:
             points = curve([row for row in rows if row["image"] == image], method, steps)
             style = "-" if method == "auto" else "."
             axes.plot([p.eps for p in points], [p.log_prob for p in points], style, color=colour)
-    common.label(axes, "eps", "log p", f"{title} (colours as beside)")
+    drawing.label(axes, "eps", "log p", title)
 
 
 def _calls(axes: Axes, rows: Rows, title: str) -> None:
@@ -166,8 +194,9 @@ def _calls(axes: Axes, rows: Rows, title: str) -> None:
         mine = [row for row in _of(rows, method, steps) if math.isfinite(float(row["log_prob"]))]
         calls = [_calls_of(row) for row in mine]
         axes.plot([float(row["log_prob"]) for row in mine], calls, ".", color=colour, label=name)
-    common.log_y(axes)
-    common.label(axes, "log p", "network calls of one run", title)
+    drawing.log_y(axes)
+    drawing.label(axes, "log p", "network calls of one run", title)
+    drawing.name_curves(axes, "lower left")
 
 
 def _runs(points: Sequence[Point]) -> str:

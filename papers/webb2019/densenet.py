@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import rarely
-from papers.webb2019 import common, convergence, convergence_figures, nets
+from papers.webb2019 import common, convergence, convergence_figures, drawing, nets
 from papers.webb2019.convergence import Study
 from papers.webb2019.data import load
 from papers.webb2019.train import Recipe, accuracy, fit, seeded
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         table = common.Table(path, convergence.COLUMNS, convergence.UNIT)
         test = load(context.args.dataset, context.data, "test")
         convergence.Runner(context, study(context), call, test, table, execution).run()
-    common.draw(context, lambda context: convergence_figures.figures(path, context.out, "DenseNet, "))
+    drawing.draw(context, lambda context: convergence_figures.figures(path, context.out, "DenseNet, "))
 
 
 if __name__ == "__main__":

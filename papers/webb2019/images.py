@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import rarely
-from papers.webb2019 import common, convergence, convergence_figures
+from papers.webb2019 import common, convergence, convergence_figures, drawing
 from papers.webb2019.convergence import Study
 from papers.webb2019.data import load
 from papers.webb2019.nets import on_device
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 test = load(study.dataset, context.data, "test")
                 adjusted = convergence.adjusted(study, context.args)
                 convergence.Runner(context, adjusted, network, test, table, execution).run()
-    common.draw(context, lambda context: convergence_figures.figures(path, context.out))
+    drawing.draw(context, lambda context: convergence_figures.figures(path, context.out))
 
 
 if __name__ == "__main__":

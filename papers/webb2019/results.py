@@ -1,6 +1,6 @@
 """Put what the experiments wrote where it is read: python -m papers.webb2019.results
 
-Tables go into RESULTS.md, the main figures into the folder of the documentation.
+Tables go into RESULTS.md, what is still cut first, the main figures into the folder of the documentation.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+from papers.webb2019 import coverage
 from papers.webb2019.common import RESULTS
 
 PAGE = Path(__file__).parent / "RESULTS.md"
@@ -20,6 +21,7 @@ SHOWN = {  # experiment: the figure of it that docs/explanation/paper.md shows
 }  # fmt: skip
 # A block reads <!-- results/collision/summary.md --> ... <!-- end -->; `machine` for what it ran on.
 _BLOCK = re.compile(r"(<!-- results/(\w+)/(summary\.md|machine) -->\n).*?(<!-- end -->)", re.S)
+_COVERAGE = re.compile(r"(<!-- results/coverage -->\n).*?(<!-- end -->)", re.S)
 
 
 def refresh(page: Path = PAGE, folder: Path = RESULTS) -> None:
@@ -33,7 +35,9 @@ def refresh(page: Path = PAGE, folder: Path = RESULTS) -> None:
         text = source.read_text(encoding="utf-8")
         return f"{head}{_machines(text) if what == 'machine' else text.strip()}\n{tail}"
 
-    page.write_text(_BLOCK.sub(fill, page.read_text(encoding="utf-8")), encoding="utf-8")
+    text = _BLOCK.sub(fill, page.read_text(encoding="utf-8"))
+    text = _COVERAGE.sub(lambda block: f"{block[1]}{coverage.table(folder)}\n{block[2]}", text)
+    page.write_text(text, encoding="utf-8")
 
 
 def publish(figures: Path = FIGURES, folder: Path = RESULTS) -> None:

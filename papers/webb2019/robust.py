@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import rarely
-from papers.webb2019 import common, nets, robust_figures
+from papers.webb2019 import common, drawing, nets, robust_figures
 from papers.webb2019.data import Images, load
 from papers.webb2019.outer_bound import margins, robust_loss
 from papers.webb2019.train import Epoch, Recipe, accuracy, fit, seeded
@@ -44,13 +44,13 @@ class Plan:
     hardened: int = 60_000  # images of robust training
     test: int = 10_000  # images for the accuracy
     images: int = 50  # test images with a probability
-    looks: int = 9  # epochs with probabilities
+    every: int = 5  # epochs from one with probabilities to the next
     particles: int = 500
     islands: int = 4
 
 
 TINY = Plan(
-    standard=1, robust=1, batch=32, train=4000, hardened=96, test=200, images=3, looks=2, particles=100, islands=2
+    standard=1, robust=1, batch=32, train=4000, hardened=96, test=200, images=3, every=1, particles=100, islands=2
 )
 
 
@@ -59,7 +59,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         ("standard", "epochs of standard training; the paper has 100"),
         ("robust", "epochs of robust training; the paper has 100"),
         ("batch", "images in a step of training"),
-        ("looks", "epochs at which probabilities are estimated"),
+        ("every", "epochs from one whose probabilities are estimated to the next (5)"),
         ("particles", "of each island"),
         ("islands", "independent populations of a problem"),
     ):
@@ -135,13 +135,15 @@ def read_snapshots(path: Path) -> list[nn.Module]:
 # Probabilities -------------------------------------------------------------------------------------------------------
 
 
-def spread(last: int, count: int) -> list[int]:
-    """Up to `count` epochs from 0 to `last`: the ends, then halves, quarters, ... so that a cut-off leaves a grid."""
+def spread(last: int, every: int) -> list[int]:
+    """Every so many epochs from 0 to `last`: the ends, then halves, quarters, ... so that a cut-off leaves a grid."""
+    count = last // every
     order, parts = [0, last], 2
-    while len(order) < min(count, last + 1):
-        order += [e for e in (round(last * k / parts) for k in range(1, parts)) if e not in order]
+    while len(order) <= count:
+        middles = [every * round(count * k / parts) for k in range(1, parts)]
+        order += [epoch for epoch in dict.fromkeys(middles) if epoch not in order]
         parts *= 2
-    return list(dict.fromkeys(order))[:count]
+    return list(dict.fromkeys(order))
 
 
 def look(
@@ -192,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not context.args.figures_only:
         run(context, plan)
     if not context.args.train_only:
-        common.draw(context, lambda context: robust_figures.figures(context.out / "robust.csv", context.out))
+        drawing.draw(context, lambda context: robust_figures.figures(context.out / "robust.csv", context.out))
 
 
 def run(context: common.Context, plan: Plan) -> None:
@@ -206,7 +208,7 @@ def run(context: common.Context, plan: Plan) -> None:
         return
     table = common.Table(context.out / "robust.csv", COLUMNS, ("epoch",))
     test = load("mnist", context.data, "test")
-    todo = [e for e in context.mine(spread(len(networks) - 1, plan.looks)) if not table.has(epoch=e)]
+    todo = [e for e in context.mine(spread(len(networks) - 1, plan.every)) if not table.has(epoch=e)]
     with common.progress("probabilities", len(todo)) as display:
         for epoch in todo:
             if context.late:

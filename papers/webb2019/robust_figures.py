@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import TYPE_CHECKING
 
-from papers.webb2019 import common
+from papers.webb2019 import common, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,24 +21,31 @@ def figures(table: Path, out: Path) -> list[Path]:
     if not rows:
         common.stop(f"{table} holds nothing to draw yet")
     images = len({row["image"] for row in rows})
-    first, axes = common.panels(2)
-    _quartiles(axes[0], rows, f"{images} images: median and quartiles, capped at {FLOOR:g}")
-    _shares(axes[1], rows, f"{images} images: none found, and certified")
+    first, axes = drawing.panels(f"Webb et al. (2019), figure 3. {images} images, capped at {FLOOR:g}", 2)
+    _quartiles(axes[0], rows, "a  median and quartiles of log p")
+    _shares(axes[1], rows, "b  images without a violation, or certified")
     columns = min(6, images)
     lines = -(-images // columns)
-    second, grid = common.panels(columns, lines, height=1.3, squeeze=False, sharex=True, sharey=True)
+    second, grid = drawing.panels(
+        "Webb et al. (2019), figure 5: every image", columns, lines, height=1.1, squeeze=False, sharex=True, sharey=True
+    )
     for axis, image in zip(grid.flat, sorted({int(row["image"]) for row in rows}), strict=False):
         _one_image(axis, [row for row in rows if int(row["image"]) == image], f"image {image}")
     for axis in grid.flat[images:]:
         axis.set_visible(False)
+    last = max(int(row["epoch"]) for row in rows)
+    grid[0, 0].set_xticks(sorted({0, last // 2, last}))
+    for axis in grid[:, 0]:
+        axis.set_ylabel("log p", color=drawing.INK, fontsize=drawing.SMALL)
+    for axis in grid[-1]:
+        axis.set_xlabel("epoch", color=drawing.INK, fontsize=drawing.SMALL)
     second.legend(
-        *grid[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=9, frameon=False
-    )
-    second.supxlabel("epoch of robust training", color=common.INK, fontsize=10)
-    second.supylabel("log p", color=common.INK, fontsize=10)
+        *grid[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=drawing.SMALL,
+        frameon=False, labelcolor="linecolor", borderaxespad=0,
+    )  # fmt: skip
     summary = out / "summary.md"
     summary.write_text(_summary(rows) + "\n", encoding="utf-8")
-    return [*common.save(first, out, "robust-training"), *common.save(second, out, "each-image"), summary]
+    return [*drawing.save(first, out, "robust-training"), *drawing.save(second, out, "each-image"), summary]
 
 
 def _summary(rows: Rows) -> str:
@@ -69,7 +76,7 @@ def capped(row: dict[str, str]) -> float:
 
 def _series(rows: Rows) -> list[tuple[str, float, list[dict[str, str]]]]:
     radii = sorted({float(row["eps"]) for row in rows})
-    colours = (common.OURS, common.PAPERS, common.PLAIN)
+    colours = (drawing.OURS, drawing.PAPERS, drawing.PLAIN)
     return [(c, eps, [r for r in rows if float(r["eps"]) == eps]) for c, eps in zip(colours, radii, strict=True)]
 
 
@@ -86,10 +93,10 @@ def _quartiles(axes: Axes, rows: Rows, title: str) -> None:
             *(quantiles(map(capped, group), n=4, method="inclusive") for _, group in groups), strict=True
         )
         axes.fill_between(epochs, low, high, color=colour, alpha=0.18, linewidth=0)
-        axes.plot(epochs, middle, "-o", color=colour, markersize=3, label=f"eps = {eps:g}")
-    axes.set_ylim(FLOOR - 12, 50)
-    common.label(axes, "epoch of robust training", "log p", title)
-    axes.legend(fontsize=common.SMALL, frameon=False, loc="upper right", ncols=3)
+        axes.plot(epochs, middle, "-o", color=colour, markersize=3)
+        drawing.name_curve(axes, f"eps = {eps:g}", (epochs[-1], middle[-1]), colour, xytext=(0, 7), ha="right")
+    axes.set_ylim(FLOOR - 12, 5)
+    drawing.label(axes, "epoch of robust training", "log p", title)
 
 
 def _shares(axes: Axes, rows: Rows, title: str) -> None:
@@ -103,8 +110,8 @@ def _shares(axes: Axes, rows: Rows, title: str) -> None:
         axes.plot(epochs, certified, "--s", color=colour, markersize=4 + 12 * eps, mfc="none", label=text)
     axes.set_ylim(-0.03, 1.4)
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
-    common.label(axes, "epoch of robust training", "share of images", title)
-    axes.legend(fontsize=common.SMALL, frameon=False, loc="upper right", ncols=2)
+    drawing.label(axes, "epoch of robust training", "share of images", title)
+    drawing.name_curves(axes, "upper right", columns=2)
 
 
 def _one_image(axes: Axes, rows: Rows, title: str) -> None:
@@ -113,5 +120,5 @@ def _one_image(axes: Axes, rows: Rows, title: str) -> None:
         epochs = [int(row["epoch"]) for row in ordered]
         axes.plot(epochs, [capped(row) for row in ordered], color=colour, linewidth=1.0, label=f"eps = {eps:g}")
     axes.set_ylim(FLOOR - 8, 8)
-    axes.set_title(title, loc="left", fontsize=common.SMALL, color=common.INK, pad=2)
-    axes.tick_params(labelsize=common.SMALL)
+    axes.set_title(title, loc="left", fontsize=drawing.SMALL, color=drawing.INK, pad=2)
+    axes.tick_params(labelsize=drawing.SMALL)

@@ -1,8 +1,9 @@
 """Experiment 2 (section 6.2, figures 1b, 1c and 4): the influence of rho, N and M on CollisionDetection.
 
 Algorithm 1 with the paper's random walk at rho in {0.1, 0.25, 0.5}, N in {1e3, 1e4, 1e5}, M in {100, 250, 1000}, with
-the rule as printed (survivors have s >= L) and with the strict one (s > L) beside it, on properties whose probability
-is known from elsewhere. N = 1e5 runs on fewer properties, and M = 1000 with it comes last.
+the rule as printed (survivors have s >= L) and with the strict one (s > L) beside it, on the 172 satisfiable
+properties, 30 runs of each. All of it is 4e13 network evaluations, half of them for M = 1000 at N = 1e5: work goes in
+rounds, in each from the setting of the paper's figures to the dearest one, and `--seconds` may cut it anywhere.
 """
 
 from __future__ import annotations
@@ -13,19 +14,17 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import rarely
-from papers.webb2019 import collision, common
+from papers.webb2019 import collision, common, drawing
 from papers.webb2019.collision import Truth
 from papers.webb2019.common import Context, log_mean
+from papers.webb2019.replicates import Single, independent_runs
 from rarely.kernels import RandomWalk
 
-TENS = math.log(10)
 Rule = Literal["paper", "strict"]
 RULES: tuple[Rule, ...] = ("paper", "strict")
-RULE_NAMES = {"paper": "survivors s ≥ L, as printed", "strict": "survivors s > L"}
 
 COLUMNS = ("rule", "quantile", "particles", "steps", "round", "file", "replicates", "log_mean", "error", "lost",
            "calls", "seconds", "device")  # fmt: skip
@@ -35,17 +34,13 @@ UNIT = COLUMNS[:5]
 @dataclass(frozen=True)
 class Grid:
     quantiles: tuple[float, ...]
-    particles: tuple[int, ...]
     steps: tuple[int, ...]
-    replicates: dict[int, int]  # of one round, by N
-    properties: dict[int, int]  # at most, by N
+    replicates: dict[int, int]  # N, in the order of value, and the runs of one round: together some 1e7 particles
+    properties: int = 1000  # at most
 
 
-FULL = Grid(
-    (0.1, 0.25, 0.5), (10_000, 1_000, 100_000), (100, 250, 1000),
-    replicates={1_000: 5, 10_000: 2, 100_000: 1}, properties={1_000: 60, 10_000: 60, 100_000: 8},
-)  # fmt: skip
-QUICK = Grid((0.1, 0.5), (300, 100), (5, 20), replicates={100: 4, 300: 2}, properties={100: 8, 300: 8})
+FULL = Grid((0.1, 0.25, 0.5), (100, 250, 1000), {10_000: 10, 1_000: 30, 100_000: 1})
+QUICK = Grid((0.1, 0.5), (5, 20), {300: 2, 100: 4}, properties=8)
 
 
 @dataclass(frozen=True)
@@ -61,35 +56,70 @@ class Cell:
             rule=self.rule,
         )  # fmt: skip
 
+    def calls(self, log_prob: float) -> float:
+        """Of one run, as expected: N at first, N M a level."""
+        return self.particles * (1 + self.steps * math.floor(log_prob / math.log(self.quantile)))
+
 
 def cells(grid: Grid) -> list[Cell]:
     """By value: the N of the paper's figures first, the longest chains of the largest populations last."""
-    every = [Cell(r, q, n, m) for n in grid.particles for m in grid.steps for q in grid.quantiles for r in RULES]
-    last = max(grid.particles), max(grid.steps)
+    every = [Cell(r, q, n, m) for n in grid.replicates for m in grid.steps for q in grid.quantiles for r in RULES]
+    last = max(grid.replicates), max(grid.steps)
     return sorted(every, key=lambda cell: (cell.particles, cell.steps) == last)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A unit: some runs of one cell on every property."""
+
+    cell: Cell
+    number: int  # of the round
+    seed: int
+
+    @property
+    def key(self) -> dict[str, Any]:
+        cell = self.cell
+        return {
+            "rule": cell.rule, "quantile": cell.quantile, "particles": cell.particles, "steps": cell.steps,
+            "round": self.number,
+        }  # fmt: skip
+
+
+def units(grid: Grid, args: argparse.Namespace) -> list[Work]:
+    """Rounds until every cell that is asked for has `--runs` runs."""
+    rounds = {n: math.ceil(args.runs / each) for n, each in grid.replicates.items()}
+    return [
+        Work(cell, number, 1000 * number + index)
+        for number in range(max(rounds.values()))
+        for index, cell in enumerate(cells(grid))
+        if number < rounds[cell.particles]
+        and (args.particles is None or cell.particles in args.particles)
+        and (args.steps is None or cell.steps in args.steps)
+    ]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     collision.add_reference(parser)
-    parser.add_argument("--rounds", type=int, default=1, help="repetitions of the whole grid")
+    parser.add_argument("--runs", type=int, help="of each setting at least (30, as in the paper)")
     parser.add_argument("--particles", type=int, nargs="+", metavar="N", help="only these N of the grid")
     parser.add_argument("--steps", type=int, nargs="+", metavar="M", help="only these M of the grid")
-    parser.add_argument("--rarest", type=float, default=-20.0, help="leave out properties with a smaller log p (-20)")
 
 
 def truth(context: Context) -> dict[str, Truth]:
-    """The references, rarest first; where there are none, what rarely's default said in experiment 1."""
-    known = collision.references(collision.reference_path(context))
-    if not known:
-        groups: dict[str, list[float]] = defaultdict(list)
-        for row in common.read(context.out.parent / "collision" / "auto.csv"):
-            if row["verdict"] == "SAT":
-                groups[row["file"]].append(float(row["log_prob"]))
-        known = {file: Truth(*log_mean(values)) for file, values in groups.items()}
+    """What is known of every property, rarest first: the references, and the runs of rarely's default for the others.
+
+    Those runs are the ones that are kept beside this script. Plain Monte Carlo, which they agree with, has one per cent
+    at best.
+    """
+    groups: dict[str, list[float]] = defaultdict(list)
+    for row in common.read(common.RESULTS / "collision" / "auto.csv"):
+        if row["verdict"] == "SAT":
+            groups[row["file"]].append(float(row["log_prob"]))
+    known = {file: Truth(*log_mean(values)) for file, values in groups.items()}
+    known |= collision.references(collision.reference_path(context))
     if not known:
         common.stop("no reference probabilities: give --reference FILE, or run papers.webb2019.collision first")
-    chosen = [file for file in known if known[file].log_prob >= context.args.rarest]
-    return {file: known[file] for file in sorted(chosen, key=lambda file: known[file].log_prob)}
+    return {file: known[file] for file in sorted(known, key=lambda file: known[file].log_prob)}
 
 
 def _spread(files: Sequence[str], most: int) -> list[str]:
@@ -97,224 +127,50 @@ def _spread(files: Sequence[str], most: int) -> list[str]:
     return [files[i * len(files) // most] for i in range(most)] if len(files) > most else list(files)
 
 
-def measure(context: Context) -> None:
-    grid = QUICK if context.quick else FULL
-    known = list(truth(context))
-    problems = {problem.name: problem for problem in collision.load(context, "SAT", known)}
+def measure(context: Context, grid: Grid) -> None:
+    known = truth(context)
+    files = _spread(list(known), grid.properties)
+    named = {problem.name: problem for problem in collision.load(context, "SAT", files)}
+    problems = [named[file] for file in files]
     table = common.Table(context.out / "sensitivity.csv", COLUMNS, UNIT)
-    units = [(number, i, cell) for number in range(context.args.rounds) for i, cell in enumerate(cells(grid))]
-    wanted = [unit for unit in units if _wanted(context.args, unit[2])]
-    todo = [unit for unit in context.mine(wanted) if not table.has(**_unit(unit[2], unit[0]))]
+    todo = [work for work in context.mine(units(grid, context.args)) if not table.has(**work.key)]
+    speed = math.inf  # calls in a second, as measured on the last unit
     with common.progress("sensitivity", len(todo)) as display:
-        for number, index, cell in todo:
-            if context.late:
-                return
-            files, repeats = _spread(known, grid.properties[cell.particles]), grid.replicates[cell.particles]
+        for work in todo:
+            runs = grid.replicates[work.cell.particles]
+            calls = runs * sum(work.cell.calls(known[file].log_prob) for file in files)
+            if context.late or calls / speed > context.left:
+                continue  # a shorter one may still fit
             started = time.monotonic()
-            found = rarely.estimate(
-                [problems[file] for file in files] * repeats, cell.estimator(), seed=1000 * number + index,
-                device=context.device, progress=display.note,
-            )  # fmt: skip
-            each = (time.monotonic() - started) / len(found)
-            table.add([_row(cell, number, file, found[i :: len(files)], each) for i, file in enumerate(files)])
-            display.done(f"{cell.rule} rho={cell.quantile} N={cell.particles} M={cell.steps}")
+            found = independent_runs(
+                problems, work.cell.estimator(), runs, seed=work.seed, device=context.device, note=display.note
+            )
+            seconds = time.monotonic() - started
+            speed = sum(run.calls for own in found for run in own) / seconds
+            device = rarely.Execution(device=context.device).resolve()
+            each = {**work.key, "seconds": seconds / (runs * len(files)), "device": device}
+            table.add([{**each, "file": file, **_row(own)} for file, own in zip(files, found, strict=True)])
+            display.done(f"{work.cell}, {speed:.1e} calls a second")
 
 
-def _wanted(args: argparse.Namespace, cell: Cell) -> bool:
-    chosen = ((args.particles, cell.particles), (args.steps, cell.steps))
-    return all(wanted is None or value in wanted for wanted, value in chosen)
-
-
-def _unit(cell: Cell, number: int) -> dict[str, Any]:
+def _row(runs: Sequence[Single]) -> dict[str, Any]:
+    """One property in one cell: the logarithm of the mean over its runs."""
+    mean, error = log_mean([run.log_prob for run in runs])
     return {
-        "rule": cell.rule, "quantile": cell.quantile, "particles": cell.particles, "steps": cell.steps, "round": number,
+        "replicates": len(runs), "log_mean": mean, "error": runs[0].std if len(runs) == 1 else error,
+        "lost": sum(run.log_prob == -math.inf for run in runs),
+        "calls": sum(run.calls for run in runs) / len(runs),
     }  # fmt: skip
-
-
-def _row(cell: Cell, number: int, file: str, found: Sequence[rarely.Estimate], seconds: float) -> dict[str, Any]:
-    """One property in one cell: the logarithm of the mean over its replicates."""
-    mean, error = log_mean([result.log_prob for result in found])
-    if len(found) == 1:
-        error = found[0].log_prob_std
-    return {
-        **_unit(cell, number), "file": file, "replicates": len(found), "log_mean": mean, "error": error,
-        "lost": sum(result.log_prob == -math.inf for result in found),
-        "calls": sum(result.calls for result in found) / len(found), "seconds": seconds,
-        "device": found[0].provenance["device"],
-    }  # fmt: skip
-
-
-# What came out -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Point:
-    """One property in one cell, all rounds together."""
-
-    reference: float
-    difference: float  # log of the mean estimate minus log of the reference
-    error: float
-    replicates: int
-    calls: float
-
-
-Points = dict[Cell, dict[str, Point]]
-
-
-def gather(rows: Sequence[dict[str, str]], known: dict[str, Truth]) -> Points:
-    groups: dict[tuple[Cell, str], list[dict[str, str]]] = defaultdict(list)
-    for row in rows:
-        rule: Rule = "paper" if row["rule"] == "paper" else "strict"
-        cell = Cell(rule, float(row["quantile"]), int(row["particles"]), int(row["steps"]))
-        if row["file"] in known:
-            groups[cell, row["file"]].append(row)
-    points: Points = defaultdict(dict)
-    for (cell, file), group in groups.items():
-        reference = known[file]
-        weights = [int(row["replicates"]) for row in group]
-        ratios = [math.exp(float(row["log_mean"]) - reference.log_prob) for row in group]
-        total = sum(weights)
-        mean = sum(w * r for w, r in zip(weights, ratios, strict=True)) / total
-        spread = [w * r * float(row["error"]) for w, r, row in zip(weights, ratios, group, strict=True) if r > 0]
-        if mean == 0:
-            continue
-        error = math.hypot(math.hypot(*spread) / (total * mean), reference.std)
-        calls = sum(w * float(row["calls"]) for w, row in zip(weights, group, strict=True)) / total
-        points[cell][file] = Point(reference.log_prob, math.log(mean), error, total, calls)
-    return points
-
-
-def bias(points: dict[str, Point]) -> tuple[float, float]:
-    """Mean difference over properties, and its standard error from the spread inside each."""
-    return _mean(list(points.values()))
-
-
-def _mean(points: Sequence[Point]) -> tuple[float, float]:
-    if not points:
-        return math.nan, math.nan
-    return sum(p.difference for p in points) / len(points), math.hypot(*(p.error for p in points)) / len(points)
-
-
-def figures(context: Context) -> list[Path]:
-    points = gather(common.read(context.out / "sensitivity.csv"), truth(context))
-    if not points:
-        return []
-    written = [*_by_property(context, points), *_by_particles(context, points)]
-    summary = context.out / "summary.md"
-    summary.write_text(_summary(points), encoding="utf-8")
-    return [*written, summary]
-
-
-def _axis(points: Points, name: str) -> list[Any]:
-    return sorted({getattr(cell, name) for cell in points})
-
-
-def _by_property(context: Context, points: Points) -> list[Path]:
-    """Figures 1b, 1c and 4: the difference against the rareness of the property, a column for each rule."""
-    quantiles, steps, sizes = (_axis(points, name) for name in ("quantile", "steps", "particles"))
-    size = 10_000 if 10_000 in sizes else sizes[-1]
-    columns: list[tuple[str, list[tuple[str, float, int]]]] = [
-        (f"M = {steps[-1]}", [(f"ρ = {q}", q, steps[-1]) for q in quantiles]),
-        *((f"ρ = {q}", [(f"M = {m}", q, m) for m in steps]) for q in quantiles),
-    ]
-    figure, axes = common.panels(2, len(columns), height=2.5, sharey=True, sharex=True)
-    for column, rule in zip(axes.T, RULES, strict=True):
-        for each, (title, lines) in zip(column, columns, strict=True):
-            each.axhline(0, color=common.INK, linewidth=0.8)
-            for i, (text, q, m) in enumerate(lines):
-                _binned(each, list(points.get(Cell(rule, q, size, m), {}).values()), common.SERIES[i], 0.1 * i, text)
-            each.axvline(-6.5, color=common.FAINT, linewidth=1)
-            common.label(each, "log10 p of the reference", "log (mean estimate / reference)", f"{title}, N = {size}")
-            each.label_outer()
-        runs = max(
-            (p.replicates for cell in points if cell.particles == size for p in points[cell].values()), default=0
-        )
-        note = {"fontsize": common.SMALL}
-        column[0].annotate(f"{RULE_NAMES[rule]}; {runs} runs", (0.02, 0.03), xycoords="axes fraction", **note)
-        column[0].annotate("the paper's figures →", (-6.4, 0.92), xycoords=("data", "axes fraction"), **note)
-    return common.save(figure, context.out, "sensitivity")
-
-
-def _binned(axes: Any, found: Sequence[Point], color: str, shift: float, text: str) -> None:
-    """A faint dot for each property, and the mean of those within a factor of ten with its standard error."""
-    x, y = [p.reference / TENS for p in found], [p.difference for p in found]
-    axes.plot(x, y, ".", ms=2, color=color, alpha=0.4, rasterized=True)
-    bins: dict[int, list[Point]] = defaultdict(list)
-    for point in found:
-        bins[math.floor(point.reference / TENS)].append(point)
-    means = [(k + 0.4 + shift, *_mean(bins[k])) for k in sorted(bins)]
-    columns = ([value[i] for value in means] for i in range(3))
-    axes.errorbar(*columns, fmt="o-", ms=3.5, lw=1, elinewidth=1, color=color, label=text)
-
-
-def _by_particles(context: Context, points: Points) -> list[Path]:
-    """The mean difference over the properties that every N has, against N. Series stand side by side at each N."""
-    quantiles, steps, sizes = (_axis(points, name) for name in ("quantile", "steps", "particles"))
-    shared = _shared(points)
-    figure, axes = common.panels(len(quantiles), sharey=True, squeeze=False)
-    for each, q in zip(axes[0], quantiles, strict=True):
-        each.axhline(0, color=common.INK, linewidth=0.8)
-        for j, (rule, style) in enumerate(zip(RULES, ("o-", "s--"), strict=True)):
-            for i, (color, m) in enumerate(zip(common.SERIES, steps, strict=False)):
-                values = [(n, *bias(_only(points.get(Cell(rule, q, n, m), {}), shared))) for n in sizes]
-                here = [(n * 1.06 ** (2 * i + j - 2.5), *v) for n, *v in values if math.isfinite(v[0])]
-                fill, text = "none" if rule == "strict" else color, f"M = {m}, {RULE_NAMES[rule]}"
-                columns = ([v[k] for v in here] for k in range(3))
-                each.errorbar(*columns, fmt=style, ms=4, lw=1, color=color, mfc=fill, label=text)
-        each.set_xscale("log")
-        each.set_xticks(sizes, [f"{n:,}" for n in sizes])
-        each.minorticks_off()
-        title = f"ρ = {q}, {len(shared)} properties, ± 1 s.e."
-        common.label(each, "N", "mean log (estimate / reference)", title, legend=False)
-    figure.legend(
-        *axes[0][0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=3,
-        fontsize=common.SMALL,
-        frameon=False,
-    )
-    return common.save(figure, context.out, "particles")
-
-
-def _shared(points: Points) -> set[str]:
-    """Properties that every cell has: means over different properties say nothing about N."""
-    return set.intersection(*(set(found) for found in points.values()))
-
-
-def _only(found: dict[str, Point], files: set[str]) -> dict[str, Point]:
-    return {file: point for file, point in found.items() if file in files}
-
-
-def _summary(points: Points) -> str:
-    rows = []
-    for n in _axis(points, "particles"):
-        for q in _axis(points, "quantile"):
-            for m in _axis(points, "steps"):
-                both = [points.get(Cell(rule, q, n, m), {}) for rule in RULES]
-                if any(both):
-                    some = next(found for found in both if found)
-                    calls = sum(p.calls for p in some.values()) / len(some)
-                    texts = ["{:+.3f} ± {:.3f}".format(*bias(found)) if found else "" for found in both]
-                    repeats = max(p.replicates for p in some.values())
-                    rows.append((f"{n:,}", q, m, len(some), repeats, *texts, f"{calls:.2g}"))
-    header = (
-        "N",
-        "ρ",
-        "M",
-        "properties",
-        "replicates",
-        "bias of log p, s ≥ L as printed",
-        "bias, s > L",
-        "calls of a run",
-    )
-    return common.markdown(header, rows) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    from papers.webb2019.sensitivity_figures import figures
+
     context = common.start("sensitivity", __doc__, argv, options)
+    context.fill({"runs": 2 if context.quick else 30})
     if not context.args.figures_only:
-        measure(context)
-    common.draw(context, figures)
+        measure(context, QUICK if context.quick else FULL)
+    drawing.draw(context, figures)
 
 
 if __name__ == "__main__":

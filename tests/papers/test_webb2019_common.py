@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from papers.webb2019 import common, results
+from papers.webb2019 import common, coverage, results
 from papers.webb2019.__main__ import main
 
 
@@ -98,6 +98,33 @@ def test_results_fill_their_blocks_and_leave_others_alone(tmp_path: Path) -> Non
         "<!-- results/one/summary.md -->\n| new |\n<!-- end -->\n"
         "<!-- results/two/summary.md -->\nnot run yet\n<!-- end -->\nb\n"
     )
+
+
+def written(path: Path, header: str, *rows: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+
+
+def test_what_is_still_cut_is_counted_from_the_tables(tmp_path: Path) -> None:
+    written(
+        tmp_path / "collision" / "paper.csv", "run,file,verdict,steps",
+        "0,a,SAT,1000", "0,b,SAT,1000", "1,a,SAT,1000", "1,b,SAT,1000", "0,c,UNSAT,100",
+    )  # fmt: skip
+    written(
+        tmp_path / "collision" / "plain.csv", "name,verdict,samples,hits,seconds",
+        "a,SAT,1000,1,0", "a,SAT,9000,0,0", "b,SAT,1000,10000,0",
+    )  # fmt: skip
+    written(
+        tmp_path / "sensitivity" / "sensitivity.csv", "rule,quantile,particles,steps,round,file,replicates",
+        *(f"{rule},0.1,1000,{m},0,{file},30" for rule in ("paper", "strict") for m in (100, 250) for file in "ab"),
+        *(f"{rule},0.1,500,100,{number},a,1" for rule in ("paper", "strict") for number in (0, 1)),
+    )  # fmt: skip
+    lines = {line.split(" | ")[0].strip("| "): line for line in coverage.table(tmp_path).splitlines()}
+    collision, sensitivity = lines["6.1, CollisionDetection"], lines["6.2, sensitivity"]
+    assert "2 runs of the 2 that are violated, M = 1000; 1e4 plain samples of those" in collision
+    assert "1 run of the 1 that are not, M = 100 |" in collision
+    assert "N = 500: 2 runs of 1 properties; no run at ρ = 0.1, M = 250; N = 1,000: 30 runs of 2 prop" in sensitivity
+    assert lines["6.4, robust training"].endswith("| not run |")
 
 
 def test_an_unknown_experiment_is_named(capsys: pytest.CaptureFixture[str]) -> None:

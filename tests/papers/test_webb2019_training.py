@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from papers.webb2019 import common, nets
 from papers.webb2019.convergence import COLUMNS, UNIT, Study, Unit, expected_calls, units, worthwhile
+from papers.webb2019.convergence_figures import curve, largest
 from papers.webb2019.data import Images, load
 from papers.webb2019.robust import radius_at, read_snapshots, spread, write_snapshots
 from papers.webb2019.train import DENSE, Recipe, accuracy, augmented, dense_network, fit, seeded
@@ -75,21 +78,22 @@ def test_the_radius_of_training_rises_over_the_first_half() -> None:
     assert [radius_at(at) for at in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.01, 0.055, 0.1, 0.1])
 
 
-def test_looks_are_spread_whatever_their_number() -> None:
-    assert spread(100, 5) == [0, 100, 50, 25, 75]
-    assert spread(1, 11) == [0, 1]
-    assert sorted(spread(40, 9)) == list(range(0, 41, 5))
-    assert len(spread(40, 11)) == 11
+def test_looks_are_spread_whenever_they_end() -> None:
+    assert spread(100, 5)[:5] == [0, 100, 50, 25, 75]
+    assert sorted(spread(100, 5)) == list(range(0, 101, 5))
+    assert spread(1, 1) == [0, 1]
+    assert sorted(spread(12, 5)) == [0, 5, 12]
+    assert sorted(spread(3, 5)) == [0, 3]
 
 
 def test_every_step_count_runs_once_before_any_repeat_and_other_images_after_three() -> None:
-    study = Study("mnist", (0.1,), (10, 20), images=3, repeats=5)
+    study = Study("mnist", (0.1,), (10, 20), images=3, repeats=5, plain=1000)
     order = [(u.images, u.method, u.steps, u.repeat) for u in units(study, shown=1)]
     assert order[:3] == [((1,), "plain", 0, 0), ((1,), "paper", 10, 0), ((1,), "paper", 20, 0)]
     assert [u[3] for u in order[3:9]] == [1, 1, 1, 2, 2, 2]
     assert order[9:11] == [((0,), "paper", 20, 0), ((2,), "paper", 20, 0)]
     assert [u[3] for u in order[11:]] == [3, 3, 3, 4, 4, 4]
-    few = [(u.images, u.repeat) for u in units(Study("mnist", (0.1,), (10, 20), images=2, repeats=1), shown=0)]
+    few = [(u.images, u.repeat) for u in units(replace(study, images=2, repeats=1), shown=0)]
     assert few == [((0,), 0), ((1,), 0), ((0,), 0), ((0,), 0)]
 
 
@@ -102,8 +106,30 @@ def test_the_cost_of_a_unit_is_known_before_it_runs(tmp_path: Path) -> None:
         table.add([{**first, **rest, "image": 4, "eps": eps, "log_prob": log_prob}])
     study = Study("mnist", (0.1, 0.2, 0.3), (10, 20), images=1, particles=100)
     assert expected_calls(table, study, Unit((0,), "paper", 20), [4]) == (100 + 4 * 20 * 100) + 100
-    assert expected_calls(table, study, Unit((0,), "plain"), [4]) == 0
+    # Of plain Monte Carlo a round of 1e8 samples where ten hits are expected of 5e9 and 10000 are not there yet.
     assert worthwhile(table, study, Unit((0,), "plain"), [4]) == [(4, 0.2), (4, 0.3)]
+    assert worthwhile(table, study, Unit((0,), "plain", repeat=1), [4]) == [(4, 0.2)]
+    assert worthwhile(table, study, Unit((0,), "plain", repeat=2), [4]) == []
+    assert expected_calls(table, study, Unit((0,), "plain", repeat=1), [4]) == 1e8
+    assert [u.repeat for u in units(study, 0) if u.method == "plain"] == list(range(50))
+
+
+def row(method: str, particles: int, log_prob: float, std: float = 0.1) -> dict[str, str]:
+    fixed = {"dataset": "mnist", "image": "4", "eps": "0.1", "steps": "0"}
+    return {**fixed, "method": method, "particles": str(particles), "log_prob": str(log_prob), "std": str(std)}
+
+
+def test_rounds_of_plain_monte_carlo_are_one_count() -> None:
+    """30 hits among 400 samples, however they were split; a round without a hit counts."""
+    (point,) = curve([row("plain", 100, math.log(0.3)), row("plain", 300, -math.inf, math.inf)], "plain")
+    assert (math.exp(point.log_prob), point.runs) == (pytest.approx(30 / 400), 1)
+    assert point.error == pytest.approx(math.sqrt((1 - 0.075) / 30))
+    assert curve([row("plain", 100, -math.inf, math.inf)], "plain") == []
+
+
+def test_runs_with_fewer_particles_make_room_for_those_with_more() -> None:
+    kept = largest([row("paper", 10, -1.0), row("paper", 20, -2.0), row("plain", 10, -3.0), row("plain", 20, -4.0)])
+    assert [r["log_prob"] for r in kept] == ["-2.0", "-3.0", "-4.0"]
 
 
 @pytest.mark.parametrize(("dataset", "least"), [("mnist", 0.975), ("cifar10", 0.5)])
