@@ -112,6 +112,8 @@ class Execution:
         distinct = {id(problems[i].network): problems[i].adapted for i in rows}
         networks = [network.placed(device, self.dtype).laid_out() for network in distinct.values()]
         first = networks[0]
+        if self.device == "auto" and device.type == "cuda" and not _runs(first, problems[rows[0]], device):
+            return self._batch(problems, rows, spend, torch.device("cpu"))
         if self.compile and first.module is not None:
             networks[0] = first = replace(first, call=torch.compile(first.module, dynamic=False))
         chunk, dtype = self.rows or _rows_per_forward(first, device), first.dtype
@@ -141,6 +143,21 @@ class Execution:
         inputs = place(stack_inputs([p.inputs for p in chosen]), device, dtype)
         numbers = torch.tensor(rows)
         return Batch(problems, numbers, first, prop, inputs, spend, forward, whole, chunk, device, dtype)
+
+
+def _runs(network: Network, problem: Problem, device: torch.device) -> bool:
+    """Whether a network can do without a CPU: integers of eight bits cannot, nor a function that holds its tensors."""
+    if network.module is None and not network.differentiable:  # a function of arrays, which computes where it wants
+        return True
+    x = problem.inputs.sample(1, Rng(0)).to(device)
+    try:
+        with torch.no_grad(), network.evaluating():
+            network.call(network.taken(x))
+    except torch.OutOfMemoryError:
+        return True
+    except RuntimeError:
+        return False
+    return True
 
 
 def _device_name(given: Any) -> str:

@@ -98,6 +98,10 @@ class Rng:
         """A seed for a stream of its own."""
         return int(torch.randint(2**62, (), generator=self.generator, device=self.device))
 
+    def at(self, device: torch.device) -> Rng:
+        """This one, or on another device one that goes on from its seeds."""
+        return self if device.type == self.device.type else Rng(self.seed(), device)
+
     def key(self) -> Tensor:
         """64 random bits (1,) where the numbers are used: the key of a program that makes its own."""
         return torch.randint(-(2**63), 2**63 - 1, (1,), generator=self.generator, device=self.device)

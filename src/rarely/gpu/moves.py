@@ -16,7 +16,7 @@ from rarely.gpu.compiler import CannotCompile, Function, available, compiled, so
 
 _THREADS = 256
 _MOST = 2**31 - 1  # threads of a launch
-_LANES = 5  # a chain has at most 2^5 threads, which are a warp
+_LANES = 8  # a chain has at most 2^8 threads, which are a block
 
 
 @dataclass(frozen=True)

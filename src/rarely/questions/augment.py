@@ -69,8 +69,9 @@ def augment(
                 for x, y in zip(pictures[start : start + group], targets[start : start + group], strict=True)
             ]
             for batch in execution.place(problems, Spend(len(problems))):
-                populations = finish(splitting.populations(batch, rng))
-                x, rows = _one_of_each(batch, populations, rng)
+                own = rng.at(batch.device)
+                populations = finish(splitting.populations(batch, own))
+                x, rows = _one_of_each(batch, populations, own)
                 found.append(x.to(home, pictures.dtype))
                 owners.append(start + batch.rows[rows])
     owner, order = torch.cat(owners).sort(stable=True)

@@ -52,7 +52,7 @@ def learn(
 
     for batch in execution.place(problems, spend, at_once=at_once):
         with execution.running(), batch.network.evaluating():
-            run, told = method(batch, rng), set[int]()
+            run, told = method(batch, rng.at(batch.device)), set[int]()
             while True:
                 try:
                     event = next(run)

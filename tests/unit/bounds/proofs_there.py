@@ -180,7 +180,7 @@ def probabilities_agree(device: torch.device) -> None:
     search = Search(laws, [rows], place(build(small, (2,)), device, torch.float64), planes=True)
     *_, last = search.tighten(math.inf, 0.5, 100)
     assert len(last) == 2
-    assert search.cuts(1).low.device.type == device.type
+    assert search.cuts()[1].low.device.type == device.type
 
 
 CHECKS: list[Callable[[torch.device], None]] = [

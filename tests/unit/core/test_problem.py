@@ -223,3 +223,22 @@ def test_a_network_and_an_image_on_a_gpu_are_taken_as_they_are(device: str) -> N
     assert x.is_cuda
     assert y.is_cuda
     assert len(found.witnesses) == 0 or bool((problem.score(found.witnesses.inputs) >= 0).all())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_network_that_cannot_run_on_the_gpu_runs_on_the_cpu_unless_a_gpu_was_asked_for() -> None:
+    class Held(nn.Module):
+        """Its shift is no parameter: `to` leaves it where it is."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift, self.scale = torch.tensor([0.5, 0.0]), nn.Parameter(torch.ones(2), requires_grad=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale + self.shift
+
+    problem = Problem(Held().eval(), Targeted(0, 1), Box([-2.0, -1.0], [-1.0, 0.0]))
+    for settings in (Splitting(100, islands=2), rarely.Auto()):
+        assert estimate(problem, settings, seed=0).provenance["device"] == "cpu"
+    with pytest.raises(RuntimeError, match="device"):
+        estimate(problem, Splitting(100, islands=2), device="cuda")
