@@ -2,8 +2,8 @@
 
 A proof is thousands of short operations. A GPU takes some ten microseconds to start each of them, however little there
 is to do, and a CPU takes longer than that as soon as the numbers outgrow its caches. So a GPU pays by the size of one
-operation, whatever their number: by the coefficients that are held at a time, of all regions that are bounded together.
-Of few boxes and a small network these are few. But halving makes many boxes of one, and then the search moves.
+operation, whatever their number: by what a layer takes of all regions that are bounded together. Of few boxes and a
+small network that is little. But halving makes many boxes of one, and then the search moves.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from torch import Tensor
 from rarely.bounds.graph import Graph
 
 CPU = torch.device("cpu")
-_PAYS = 2**19  # coefficients held at a time from which a GPU pays
+# Products of one layer, for all regions, from which a GPU pays. On an H200 and one of its CPU cores both took as long
+# from 2^23 to 2^25, with widths of 40 to 256; below 2^27 it is not worth the seconds that loading its kernels takes.
+_PAYS = 2**27
 _BREADTH = 64  # times as much at a time as is best on a CPU: less leaves a GPU idle
 _ROWS = 512  # entries of a layer that are bounded together, nearly
 _DOMAINS = 4096  # on a GPU, of one problem
 _CACHED = 2**20  # coefficients of boxes that are bounded together on a CPU
 _NO_GPU = ("cpu", "mps")  # nor is it one for proofs where there is no float64
+
+
+def _products(graph: Graph) -> int:
+    """Of the widest layer with the coefficients of one region."""
+    return _coefficients(graph) * graph.widest
 
 
 def _coefficients(graph: Graph) -> int:
@@ -31,7 +38,7 @@ def _coefficients(graph: Graph) -> int:
 
 def pays_from(device: torch.device, graph: Graph) -> float:
     """Regions for which it pays to bound them together on a device: never, where that is no GPU."""
-    return math.inf if device.type in _NO_GPU else math.ceil(_PAYS / _coefficients(graph))
+    return math.inf if device.type in _NO_GPU else math.ceil(_PAYS / _products(graph))
 
 
 def worthwhile(device: torch.device, graph: Graph, regions: int) -> torch.device:

@@ -60,9 +60,9 @@ def top(network: nn.Module, inputs: Any) -> float:
 
 
 @contextmanager
-def pays_at(coefficients: int) -> Iterator[None]:
+def pays_at(products: int) -> Iterator[None]:
     """A GPU that pays from so many."""
-    before, placing._PAYS = placing._PAYS, coefficients
+    before, placing._PAYS = placing._PAYS, products
     try:
         yield
     finally:

@@ -104,10 +104,11 @@ def test_a_convolution_is_a_product_of_windows(case):
         assert torch.allclose(found, expected, atol=1e-12)
 
 
-def test_a_gpu_pays_by_the_numbers_that_are_held_at_a_time():
+def test_a_gpu_pays_by_what_a_layer_takes():
     cuda, narrow, wide = torch.device("cuda"), build(nn.Linear(6, 40), (6,)), build(nn.Linear(784, 256), (784,))
     assert worthwhile(cuda, narrow, 1) == CPU
-    assert worthwhile(cuda, narrow, 500) == cuda
+    assert worthwhile(cuda, narrow, 500) == CPU
+    assert worthwhile(cuda, narrow, 2000) == cuda
     assert worthwhile(cuda, wide, 1) == cuda
     for other in ("cpu", "mps"):
         assert worthwhile(torch.device(other), wide, 500) == CPU
