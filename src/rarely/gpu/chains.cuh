@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) walk(
 #pragma unroll
         for (int i = 4 * word; i < INPUTS && i < 4 * word + 4; ++i) {
           float beta = fminf(scale[e] * unit[i], 1.0f);
-          there[e][i] = root(1.0f - beta * beta) * here[e][i] + beta * noise[i - 4 * word];
+          there[e][i] = sqrtf(1.0f - beta * beta) * here[e][i] + beta * noise[i - 4 * word];
           x[e][i] = mapped(there[e][i], low[i], high[i]);
         }
 #else  // a uniform step cut to the box, with what that makes unequal in the way back (kernels/random_walk.py)

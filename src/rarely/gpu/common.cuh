@@ -24,21 +24,11 @@ __device__ __forceinline__ uint4 philox(u32 x, u32 y, u32 z, u32 w, u32 k0, u32 
 // Uniform on [0, 1), by 24 bits.
 __device__ __forceinline__ float uniform(u32 bits) { return (bits >> 8) * 5.9604645e-8f; }
 
-__device__ __forceinline__ float root(float x) {
-#if __CUDA_ARCH__
-  float y;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return sqrtf(x);
-#endif
-}
-
 // Two standard normals (Box and Muller 1958). The uniform number behind the length has 40 bits, eight of them from b,
 // whose other 24 are the angle: a float alone would end at 5.6 sigma, this ends at 7.5.
 __device__ __forceinline__ float2 normals(u32 a, u32 b) {
   float u = ((float)a + ((b & 255u) + 0.5f) * 0.00390625f) * 2.3283064e-10f, s, c;
-  float r = root(fmaxf(-2.0f * __logf(u), 0.0f));
+  float r = sqrtf(fmaxf(-2.0f * __logf(u), 0.0f));
   __sincosf((b >> 8) * 3.7450703e-7f - 3.14159265f, &s, &c);
   return make_float2(r * c, r * s);
 }

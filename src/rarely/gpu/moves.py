@@ -44,28 +44,28 @@ class Moves:
         return x.reshape(rows, n, *self.batch.inputs.event_shape)
 
     def judged(self, before: Tensor, x: Tensor, level: Tensor, strict: bool) -> tuple[Tensor, Tensor]:
-        """The scores (B, N) that chains have afterwards, and which of them move."""
+        """The scores (B, N) that chains have afterwards, and 1 for each that moves, else 0."""
         rows, n = before.shape
         y = self.batch.outputs(x)
         labels, A, limit = _of_outputs(self.batch, y)
         if labels is None and A is None:
             score = self.batch.property.score(x, y)
             ok = ~(score <= level) if strict else ~(score < level)  # NaN passes, see kernels/base.py
-            return torch.where(ok, score, before), ok
-        after, ok = torch.empty_like(before), torch.empty_like(before, dtype=torch.bool)
+            return torch.where(ok, score, before), ok.to(before)
+        after, moved = torch.empty_like(before), torch.empty_like(before)
         alternatives, each = (1, 1) if limit is None else limit.shape[-2:]
         self.function("judge")(
-            rows * n, y.contiguous(), labels, A, limit, level, before.contiguous(), after, ok, rows, n,
+            rows * n, y.contiguous(), labels, A, limit, level, before.contiguous(), after, moved, rows, n,
             y[0, 0].numel(), alternatives, each, int(strict),
         )  # fmt: skip
-        return after, ok
+        return after, moved
 
-    def keep(self, ok: Tensor) -> None:
-        """Move the chains `ok` (B, N), in place."""
+    def keep(self, moved: Tensor) -> None:
+        """Move the chains for which `moved` (B, N) is not 0, in place."""
         rows, n, d = self.position.shape
         lanes = _lanes(d)
         self.function("keep")(
-            rows * n << lanes, self.position, ok.contiguous(), self.scale, self.unit, self.key, rows, n, d, lanes
+            rows * n << lanes, self.position, moved.contiguous(), self.scale, self.unit, self.key, rows, n, d, lanes
         )
 
 

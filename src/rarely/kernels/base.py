@@ -16,6 +16,9 @@ from torch import Tensor
 
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
+from rarely.stats import fused
+
+_SHORTEST = 1e-4  # step size
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,9 @@ def allowed(batch: Batch, old: State, new: State, ok: Tensor, rng: Rng, log_rati
 
 def nudge(state: State, accepted: Tensor, target: float, rate: float, largest: float) -> State:
     """One step size per problem, moved towards the target acceptance (Robbins-Monro on its logarithm)."""
-    error = accepted.to(state.scale.dtype).mean(1, keepdim=True) - target
+    seen = accepted.to(state.scale.dtype).mean(1, keepdim=True)
     gain = rate * min(1.0, accepted.shape[1] / 30)  # few chains say little about the rate
-    return replace(state, scale=(state.scale * torch.exp(gain * error)).clamp(1e-4, largest))
+    whole = fused.nudge(state.scale, seen, target, gain, _SHORTEST, largest)
+    if whole is None:
+        whole = (state.scale * torch.exp(gain * (seen - target))).clamp(_SHORTEST, largest)
+    return replace(state, scale=whole)

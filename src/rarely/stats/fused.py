@@ -42,6 +42,13 @@ _INSIDE = """
 template <typename T> T inside(T x, T low, T high) { return x >= low && x <= high ? T(1) : T(0); }"""
 
 
+_NUDGE = """
+template <typename T> T nudge(T scale, T seen) {{
+  T moved = scale * exp(T({gain}) * (seen - T({target})));
+  return moved < T({least}) ? T({least}) : (moved > T({most}) ? T({most}) : moved);
+}}"""
+
+
 def between(z: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
     """`normal.between` in one pass, or None where there is no such kernel."""
     result: Tensor | None = _call(_BETWEEN, z, low, high)
@@ -57,6 +64,12 @@ def blend(z: Tensor, noise: Tensor, beta: Tensor) -> Tensor | None:
 def walk(x: Tensor, u: Tensor, scale: Tensor, unit: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor] | None:
     """Proposals of the random walk and the log-ratio of each coordinate in one pass, or None."""
     result: tuple[Tensor, Tensor] | None = _call(_WALK, x, u, scale, unit, low, high, outputs=2)
+    return result
+
+
+def nudge(scale: Tensor, seen: Tensor, target: float, gain: float, least: float, most: float) -> Tensor | None:
+    """scale exp(gain (seen - target)), cut to [least, most], in one pass, or None."""
+    result: Tensor | None = _call(_NUDGE.format(gain=gain, target=target, least=least, most=most), scale, seen)
     return result
 
 

@@ -95,7 +95,7 @@ def test_units_shorten_steps_and_kept_chains_are_those_that_were_proposed(device
     step = made(batch, position, 0.5, unit)
     proposals, ok = step.inputs(), torch.arange(1000, device=device).remainder(3).eq(0).unsqueeze(0)
     assert torch.equal(position, before)
-    step.keep(ok)
+    step.keep(ok.float())
     torch.testing.assert_close(position, torch.where(ok.unsqueeze(-1), proposals, before), rtol=0, atol=0)
     beta = (0.5 * unit).clamp_max(1.0)
     spread = (proposals - (1 - beta**2).sqrt() * before).std(1).flatten()
@@ -118,7 +118,8 @@ def test_outputs_are_judged_as_the_property_scores_them(device: str, kind: str, 
     expected = batch.score(x)
     level = expected[:, :1].clone()  # a tie
     before = torch.full_like(expected, 7.0)
-    after, ok = step.judged(before, x, level, strict)
+    after, moved = step.judged(before, x, level, strict)
+    ok = moved == 1
     sure = (expected - level).abs() > 1e-5
     assert torch.equal(ok[sure], (expected > level)[sure])
     torch.testing.assert_close(after, torch.where(ok, expected, before))
@@ -133,8 +134,8 @@ def test_a_tie_passes_unless_the_rule_is_strict_and_nan_always_passes(device: st
     step = made(batch, torch.zeros(1, 2, 1, device=device), 0.5)
     x = torch.tensor([[[-1.0], [1.0]]], device=device)
     for strict, expected in ((True, [False, True]), (False, [True, True])):
-        after, ok = step.judged(x.new_zeros(1, 2), x, x.new_zeros(1, 1), strict)
-        assert ok.tolist() == [expected]
+        after, moved = step.judged(x.new_zeros(1, 2), x, x.new_zeros(1, 1), strict)
+        assert moved.bool().tolist() == [expected]
         assert math.isnan(float(after[0, 1]))
 
 
