@@ -31,8 +31,8 @@ class Chip:
     weights: Tensor
     first: Tensor  # (B, d) of the coordinates
     second: Tensor
-    A: Tensor  # (B, K * rows * outputs)
-    limit: Tensor  # (B, K * rows)
+    A: Tensor  # (B, K, rows, outputs)
+    limit: Tensor  # (B, K, rows)
 
     def take(self, index: Tensor) -> Chip:
         """For some of the rows."""
@@ -54,7 +54,7 @@ class Chip:
         steps: int,
         rng: Rng,
     ) -> None:
-        """Move all chains (B, N, d), their scores and how often they moved (B, N) in place."""  # fmt: skip
+        """Move all chains (B, N, d), their scores and how often they moved (B, N) in place."""
         rows, n = score.shape
         units = torch.ones_like(self.first) if unit is None else unit.reshape(rows, -1).to(self.first)
         blocks = -(-n // (_BLOCK * self.each))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 _SHARED = 48 * 1024  # bytes of shared memory from which a function must ask for them
+_KEPT = 64  # programs that stay compiled: a campaign has one for each of its networks
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -21,10 +23,13 @@ class CannotCompile(Exception):
     """There is no compiler, or it refuses; the caller's plain torch code runs instead."""
 
 
-@dataclass(frozen=True, eq=False)
 class _Module:
-    handle: ctypes.c_void_p
-    driver: Any
+    """A program on a GPU, taken off it when nobody can run it any more."""
+
+    def __init__(self, binary: bytes, driver: Any, index: int) -> None:
+        self.driver, self.index, self.handle = driver, index, ctypes.c_void_p()
+        _done(driver.cuModuleLoadData(ctypes.byref(self.handle), binary))
+        weakref.finalize(self, driver.cuModuleUnload, self.handle).atexit = False  # the driver may be gone by then
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,19 +37,20 @@ class Function:
     """A compiled function. Arguments are tensors, None for no tensor, and whole numbers of 32 bits."""
 
     handle: ctypes.c_void_p
-    driver: Any
+    module: _Module
     threads: int
 
     def __call__(self, count: int, *arguments: Tensor | int | None, shared: int = 0) -> None:
-        """Run on the current stream, in as many blocks as `count` threads need, each with so many bytes shared."""
-        blocks = -(-count // self.threads)
+        """Run on its GPU's current stream, in the blocks that `count` threads need, each with so many bytes shared."""
+        driver, blocks = self.module.driver, -(-count // self.threads)
         values = [_as_c(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
-        if shared > _SHARED:
-            _done(self.driver.cuFuncSetAttribute(self.handle, _MOST_SHARED, shared))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        grid, block = (blocks, 1, 1), (self.threads, 1, 1)
-        _done(self.driver.cuLaunchKernel(self.handle, *grid, *block, shared, stream, pointers, None))
+        with torch.cuda.device(self.module.index):
+            if shared > _SHARED:
+                _done(driver.cuFuncSetAttribute(self.handle, _MOST_SHARED, shared))
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            grid, block = (blocks, 1, 1), (self.threads, 1, 1)
+            _done(driver.cuLaunchKernel(self.handle, *grid, *block, shared, stream, pointers, None))
 
 
 def _as_c(argument: Tensor | int | None) -> Any:
@@ -72,33 +78,37 @@ def most_shared(device: torch.device) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", _SHARED))
 
 
-def compiled(text: str, threads: int, device: torch.device) -> Callable[[str], Function]:
-    """The functions of a program by their names, for a device; `CannotCompile` where that cannot be."""
-    module = _module(text, torch.cuda.current_device() if device.index is None else device.index)
+def compiled(text: str, threads: int, device: torch.device, for_good: bool = False) -> Callable[[str], Function]:
+    """The functions of a program by their names, for a device; `CannotCompile` where that cannot be.
+
+    A program that a CUDA graph may replay is there `for_good`: nobody knows when the last graph is gone.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    module = (_for_good if for_good else _for_now)(text, index)
     if isinstance(module, str):
         raise CannotCompile(module)
     return lambda name: _function(module, name, threads)
 
 
-@cache
-def _module(text: str, index: int) -> _Module | str:
+def _loaded(text: str, index: int) -> _Module | str:
     """A program on a GPU, or why there is none: a compiler that has refused is not asked again."""
     try:
         with torch.cuda.device(index):
             torch.zeros(1, device="cuda")  # makes the context that the module is loaded into
-            library, handle = _library(), ctypes.c_void_p()
-            binary = _binary(library, text, "{}{}".format(*torch.cuda.get_device_capability(index)))
-            _done(library.cuModuleLoadData(ctypes.byref(handle), binary))
+            capability = "{}{}".format(*torch.cuda.get_device_capability(index))
+            return _Module(_binary(_library(), text, capability), _library(), index)
     except (OSError, AttributeError, RuntimeError, CannotCompile) as error:
         return str(error)
-    return _Module(handle, library)
 
 
-@cache
+_for_good, _for_now = cache(_loaded), lru_cache(_KEPT)(_loaded)
+
+
+@lru_cache(4 * _KEPT)
 def _function(module: _Module, name: str, threads: int) -> Function:
     handle = ctypes.c_void_p()
     _done(module.driver.cuModuleGetFunction(ctypes.byref(handle), module.handle, name.encode()))
-    return Function(handle, module.driver, threads)
+    return Function(handle, module, threads)
 
 
 @cache

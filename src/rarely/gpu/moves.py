@@ -78,7 +78,7 @@ def moves_of(batch: Batch, position: Tensor, scale: Tensor, unit: Tensor | None,
         return None
     text = f"#define UNIFORM {int(coordinates.uniform)}\n" + source("common.cuh", "moves.cuh")
     try:
-        function = compiled(text, _THREADS, position.device)
+        function = compiled(text, _THREADS, position.device, for_good=True)
     except CannotCompile:
         return None
     return Moves(function, batch, position, scale, unit, coordinates, rng.key())

@@ -38,7 +38,7 @@ class HostFunction:
         self.run(ctypes.c_int(-(-count // self.threads)), ctypes.c_int(self.threads), *values)
 
 
-def compiler_in(folder: Path) -> Callable[[str, int, torch.device], Callable[[str], HostFunction]]:
+def compiler_in(folder: Path) -> Callable[..., Callable[[str], HostFunction]]:
     """What stands in for `compiler.compiled`."""
 
     @cache
@@ -49,7 +49,9 @@ def compiler_in(folder: Path) -> Callable[[str, int, torch.device], Callable[[st
         subprocess.run(["g++", "-O2", "-shared", "-fPIC", "-w", "-o", str(target), str(source)], check=True)
         return ctypes.CDLL(str(target))
 
-    def compiled(text: str, threads: int, device: torch.device) -> Callable[[str], HostFunction]:
+    def compiled(
+        text: str, threads: int, device: torch.device, for_good: bool = False
+    ) -> Callable[[str], HostFunction]:
         return lambda name: HostFunction(getattr(library(text), f"run_{name}"), threads)
 
     return compiled

@@ -155,7 +155,7 @@ def test_splitting_by_programs_is_exact(device: str, size: int) -> None:
 def test_without_a_compiler_torch_does_all_of_it(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where there is no NVRTC, or one that refuses."""
 
-    def refuse(*_: object) -> object:
+    def refuse(*_: object, **__: object) -> object:
         raise moves.CannotCompile("hidden")
 
     monkeypatch.setattr(moves, "compiled", refuse)
