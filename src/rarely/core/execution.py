@@ -146,16 +146,20 @@ class Execution:
 
 
 def _runs(network: Network, problem: Problem, device: torch.device) -> bool:
-    """Whether a network can do without a CPU: integers of eight bits cannot, nor a function that holds its tensors."""
+    """Whether a network and its property can do without a CPU.
+
+    Integers of eight bits cannot, nor a function that holds its tensors, or makes arrays of what it is given.
+    """
     if network.module is None and not network.differentiable:  # a function of arrays, which computes where it wants
         return True
     x = problem.inputs.sample(1, Rng(0)).to(device)
     try:
         with torch.no_grad(), network.evaluating():
-            network.call(network.taken(x))
+            y = _at_precision(network)(network.taken(x))
+            place(stack_properties([problem.property]), device, y.dtype).score(x.unsqueeze(0), y.unsqueeze(0))
     except torch.OutOfMemoryError:
         return True
-    except RuntimeError:
+    except Exception:  # the user's own code, which may be told the same on the CPU
         return False
     return True
 
