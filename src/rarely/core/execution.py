@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -54,8 +54,9 @@ class Execution:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Threads and matrix precision as asked for, put back afterwards.
+        """Threads, matrix precision and the current GPU as asked for, put back afterwards.
 
+        Programs, recordings and random numbers go where the current GPU is, not where their tensors are.
         Ten bits of a convolution are ties between inputs: on a ResNet-20 with noise of 1/250 p came out 15 % too large.
         """
         threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
@@ -68,7 +69,9 @@ class Execution:
             torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
             for layer in layers:
                 layer.fp32_precision = "tf32" if self.tf32 else "ieee"
-            yield
+            device = self.resolve()
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+                yield
         finally:
             torch.set_num_threads(threads)
             torch.set_float32_matmul_precision(precision)
