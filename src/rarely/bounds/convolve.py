@@ -45,10 +45,10 @@ def _windows_times(x: Tensor, weight: Tensor, stride: Axes, padding: Axes, dilat
         windows = windows.unfold(axis, apart * (k - 1) + 1, step)[..., ::apart]
     size = windows.shape[2 : 2 + rank]
     # (N, in, *size, *kernel) to one matrix for each group, of a row for each window.
-    windows = windows.reshape(len(x), groups, -1, *windows.shape[2:]).movedim(1, 0).movedim(2, 2 + rank)
-    rows = windows.reshape(groups, len(x) * math.prod(size), -1)
-    columns = weight.reshape(groups, weight.shape[0] // groups, -1).mT
-    found: Tensor = (rows @ columns).reshape(groups, len(x), *size, -1)
+    windows = windows.reshape(len(x), groups, weight.shape[1], *windows.shape[2:]).movedim(1, 0).movedim(2, 2 + rank)
+    rows = windows.reshape(groups, len(x) * math.prod(size), math.prod(weight.shape[1:]))
+    each = weight.shape[0] // groups
+    found: Tensor = (rows @ weight.reshape(groups, each, -1).mT).reshape(groups, len(x), *size, each)
     return found.movedim(0, 1).movedim(-1, 2).reshape(len(x), weight.shape[0], *size)
 
 

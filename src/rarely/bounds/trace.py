@@ -21,6 +21,7 @@ from rarely.bounds.graph import Graph, Node, Unprovable, intervals
 from rarely.bounds.layers.move import MOVES, handles, rearrange
 from rarely.bounds.operators import Arithmetic, Interval
 from rarely.bounds.reader import PROBE, READINGS, Handle, Reader, read_module
+from rarely.core.network import altered
 
 _SPACES: tuple[Any, ...] = (operator, torch, F, torch._C._nn)
 
@@ -190,8 +191,8 @@ def build(module: nn.Module, input_shape: Sequence[int], box: Interval | None = 
     Raises `Unprovable` for anything that no file of `layers` reads, and where the graph does not reproduce the module
     on random inputs; some of a `box`, low and high (*input_shape), if it is given.
     """
-    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
-        raise Unprovable("a network with forward hooks, which bounds do not see")
+    if altered(module):
+        raise Unprovable("a network with forward hooks, or a forward of its own, which bounds do not see")
     anchor = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), torch.zeros(1))
     r = Reader(tuple(int(s) for s in input_shape), anchor.device, runs_in(module))
     try:

@@ -89,3 +89,13 @@ def instance(given: Any, what: str) -> Any:
     except TypeError as error:
         name = given.__name__
         raise InputError(f"{what} is the class {name}; make an object of it: {name}(...)") from error
+
+
+def unchanged(value: object, name: str, *others: str) -> bool:
+    """Whether no class derived from the one that says `name` says any of the `others` anew: it knew nothing of them."""
+    order = type(value).__mro__
+
+    def place(name: str) -> int:
+        return next((i for i, kind in enumerate(order) if name in vars(kind)), len(order))
+
+    return all(place(other) >= place(name) for other in others)

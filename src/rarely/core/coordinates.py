@@ -6,6 +6,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from rarely.core.arguments import unchanged
+
+_LAW = ("sample", "from_normal", "log_density", "log_kept", "support")  # what coordinates stand for
+
 
 class Coordinates(NamedTuple):
     """Uniform between `first` and `second`, or normal with mean `first` and standard deviation `second`; (*event)."""
@@ -17,5 +21,7 @@ class Coordinates(NamedTuple):
 
 def coordinates_of(inputs: Any) -> Coordinates | None:
     """Those of an input model, for one problem or stacked; None where it is something else."""
+    if not unchanged(inputs, "coordinates", *_LAW):
+        return None
     found: Coordinates | None = getattr(inputs, "coordinates", None)
     return found

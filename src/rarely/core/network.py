@@ -96,6 +96,12 @@ def adapt_network(network: Any, probe: Tensor) -> tuple[Network, Tensor]:
     return adapted, y.detach()
 
 
+def altered(module: nn.Module) -> bool:
+    """Whether a module, or a part of it, does more than its class says: what reads its code would not see that."""
+    added = ("forward", "_forward_hooks", "_forward_pre_hooks")
+    return any(vars(part).get(name) for part in module.modules() for name in added)
+
+
 def _in_precision(call: Callable[[Tensor], Tensor], dtype: torch.dtype, x: Tensor) -> Tensor:
     return call(x).to(dtype)
 

@@ -84,7 +84,7 @@ def chip_for(batch: Batch, normal: bool) -> Chip | None:
         return None
     rows = len(batch)
     first, second = (ends.expand(rows, *ends.shape[1:]).reshape(rows, -1) for ends in coordinates[1:])
-    text = text_of(module, first.shape[1])
+    text = text_of(module, batch.inputs.event_shape)
     linear = None if text is None else _linear(batch.property, rows, text.outputs)
     if text is None or linear is None:
         return None

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+
+from rarely.core.network import altered
 
 _WIDEST = 64  # numbers of a layer: they are held in registers, of which a thread has 255
 _INPUTS = 32  # of these there are several copies
 _LITERAL = 1500  # weights up to which they are written into the instructions; compiling takes long beyond
 _MOST = 14_000  # weights that shared memory holds beside the columns of a block
+_EXAMPLES = 3  # inputs that a network is read with
 
 _SAME = {nn.Flatten, nn.Identity, nn.Dropout}
 _SAME_CALLS = {torch.flatten, "flatten", "view", "reshape", "squeeze", "contiguous", operator.getitem}
@@ -35,16 +41,15 @@ class Text:
         return 0 if self.literal else 4 * self.weights.numel()
 
 
-def text_of(module: nn.Module, inputs: int) -> Text | None:
-    """The network on so many inputs, or None where it is no chain of layers that are known here, or too large.
-
-    What is read is compared with the network itself before it is used, so reshaping is taken for what it looks like.
-    """
-    layers = list(_layers(module))
-    known = [layer for layer in layers if layer is not None]
-    if len(known) < len(layers):
+def text_of(module: nn.Module, shape: Sequence[int]) -> Text | None:
+    """The network on inputs of a shape, or None where it is no chain of layers that are known here, or too large."""
+    if altered(module):
         return None
-    dense = [layer for layer in known if isinstance(layer, nn.Linear)]
+    try:
+        layers = _layers(module, shape)
+    except Exception:  # a user's forward may do anything
+        return None
+    inputs, dense = math.prod(shape), [layer for layer in layers if isinstance(layer, nn.Linear)]
     sizes = [inputs, *(size for layer in dense for size in (layer.in_features, layer.out_features))]
     count = sum(layer.weight.numel() + layer.out_features for layer in dense)
     if (
@@ -55,48 +60,89 @@ def text_of(module: nn.Module, inputs: int) -> Text | None:
         or any(d.weight.dtype != torch.float32 for d in dense)
     ):
         return None
-    return _written(known, inputs, count <= _LITERAL)
+    return _written(layers, inputs, count <= _LITERAL)
 
 
-def _layers(module: nn.Module) -> Iterator[nn.Module | None]:
-    """The layers of a chain, one after the other; None for anything else."""
+class _Unknown(Exception):
+    """A network that does something that is not known here."""
+
+
+def _layers(module: nn.Module, shape: Sequence[int]) -> list[nn.Module]:
+    """The layers of a chain, one after the other, or an exception."""
+    numbers = torch.arange(_EXAMPLES * math.prod(shape), dtype=torch.float32)
+    chain = _Chain(numbers.reshape(_EXAMPLES, *shape))
+    _read(module, chain)
+    return chain.layers
+
+
+@dataclass
+class _Chain:
+    """What is read of a network.
+
+    The layers on the chip know no shapes. So the examples go the way of the inputs, and every number of them is another
+    one: what only writes them in another shape is nothing, and what moves, mixes or drops any is seen.
+    """
+
+    examples: Tensor  # (_EXAMPLES, *shape of what the last layer gives)
+    layers: list[nn.Module] = field(default_factory=list)
+
+    def add(self, layer: nn.Linear | nn.MaxPool1d) -> None:
+        """A layer of one row of numbers for each input: several rows would be several calls."""
+        width = self.examples.shape[-1]
+        if self.examples.numel() != _EXAMPLES * width or self.examples.shape[0] != _EXAMPLES:
+            raise _Unknown
+        with torch.no_grad():
+            found = layer(self.examples.to(next(layer.parameters(), self.examples)))
+        self.examples = torch.arange(found.numel(), dtype=torch.float32).reshape(found.shape)
+        self.layers.append(layer)
+
+    def reshape(self, call: Callable[[Tensor], Tensor]) -> None:
+        """A call that gives the same numbers in the same order."""
+        found = call(self.examples)
+        if not torch.equal(found.reshape(_EXAMPLES, -1), self.examples.reshape(_EXAMPLES, -1)):
+            raise _Unknown
+        self.examples = found
+
+
+def _read(module: nn.Module, chain: _Chain) -> None:
+    forward = type(module).forward  # of a class derived from one of torch's it may be another
     if type(module) in _SAME:
-        return
-    if isinstance(module, nn.Linear | nn.ReLU | nn.MaxPool1d):
-        yield module
-    elif isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        chain.reshape(module)
+    elif isinstance(module, nn.Linear | nn.MaxPool1d) and forward in (nn.Linear.forward, nn.MaxPool1d.forward):
+        chain.add(module)
+    elif isinstance(module, nn.ReLU) and forward is nn.ReLU.forward:
+        chain.layers.append(module)
+    elif isinstance(module, nn.Sequential) and forward is nn.Sequential.forward:
         for part in module:
-            yield from _layers(part)
-    elif isinstance(module, fx.GraphModule):
-        yield from _of_graph(module)
+            _read(part, chain)
     else:
-        try:
-            traced = fx.symbolic_trace(module)
-        except Exception:  # a user's forward may do anything
-            yield None
-            return
-        yield from _of_graph(traced)
+        _read_graph(module if isinstance(module, fx.GraphModule) else fx.symbolic_trace(module), chain)
 
 
-def _of_graph(module: fx.GraphModule) -> Iterator[nn.Module | None]:
+def _read_graph(module: fx.GraphModule, chain: _Chain) -> None:
     last = None
     for node in module.graph.nodes:
-        if node.op == "placeholder":
-            if last is not None:
-                yield None
+        if node.op == "placeholder" and last is None:
             last = node
             continue
-        tensors = [value for value in node.args if isinstance(value, fx.Node)]
-        if tensors != [last] or any(isinstance(value, fx.Node) for value in node.kwargs.values()):
-            yield None
-            return
+        inputs = [value for value in node.args if isinstance(value, fx.Node)]
+        if inputs != [last] or len(node.all_input_nodes) > 1:
+            raise _Unknown
         last = node
         if node.op == "call_module":
-            yield from _layers(module.get_submodule(str(node.target)))
+            _read(module.get_submodule(str(node.target)), chain)
         elif node.target in _RELU_CALLS:
-            yield nn.ReLU()
-        elif node.op != "output" and node.target not in _SAME_CALLS:
-            yield None
+            chain.layers.append(nn.ReLU())
+        elif node.target in _SAME_CALLS:
+            chain.reshape(partial(_called, node))
+        elif node.op != "output":
+            raise _Unknown
+
+
+def _called(node: fx.Node, x: Tensor) -> Tensor:
+    call: Any = getattr(Tensor, node.target) if isinstance(node.target, str) else node.target
+    found: Tensor = call(x, *node.args[1:], **node.kwargs)
+    return found
 
 
 def _written(layers: Sequence[nn.Module], inputs: int, literal: bool) -> Text | None:

@@ -214,6 +214,9 @@ class _Populations:
         """Survivors stay; the others become clones of random survivors and move."""
         order = state.score.argsort(dim=1, descending=True)
         fewest = int(choice.survivors.min())
+        if fewest == n:  # ties at a level of the paper's rule, of which each survives
+            stays = level.new_zeros(len(level))
+            return Moved(state, stays, stays + 1, 0)
         clones = state.clone(ancestors(choice, n - fewest, self.rng, multinomial=True))
         moved = move(walk, clones, level, steps, cap)
         # Rows differ in their survivors only by ties: a row with more of them keeps them and uses fewer clones.

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
+from rarely.core.arguments import unchanged
 from rarely.core.batch import Batch
 from rarely.core.execution import record
 from rarely.core.rng import Rng
@@ -35,7 +36,7 @@ class Walk:
     def __init__(self, kernel: Kernel, batch: Batch, strict: bool, rng: Rng, evaluations: float = 0) -> None:
         self.kernel, self.batch, self.strict, self.rng = kernel, batch, strict, rng
         make: Callable[[Batch], Chip | None] = getattr(kernel, "chip", lambda _: None)
-        self._chip = make(batch) if evaluations >= _WORTH else None
+        self._chip = make(batch) if evaluations >= _WORTH and unchanged(kernel, "chip", "step") else None
         self._compared = False
         self._level = torch.empty(0)
         self._taken = 0

@@ -94,6 +94,7 @@ def test_a_convolution_is_a_product_of_windows(case):
     expected = torch.convolution(x, weight, None, *place, False, rest, groups)
     found = _windows_times(x, weight, *place, groups)
     assert torch.allclose(found, expected, atol=1e-12)
+    assert _windows_times(x[:0], weight, *place, groups).shape == expected[:0].shape
     (one,), (two,) = (torch.autograd.grad(y.square().sum(), [x]) for y in (found, expected))
     assert torch.allclose(one, two, atol=1e-10)
     back = torch.randn_like(expected)

@@ -90,6 +90,14 @@ def test_hooks_are_refused() -> None:
         build(nn.Sequential(layer), (1,))
 
 
+def test_a_forward_that_an_object_was_given_is_refused() -> None:
+    """A tracer calls that of its class: no input that a graph is compared on reaches 9."""
+    layer = _linear(1.0, 0.0)
+    layer.forward = lambda x: F.linear(x, layer.weight).clamp(max=9)  # type: ignore[method-assign]
+    with pytest.raises(Unprovable, match="forward of its own"):
+        build(nn.Sequential(layer), (1,))
+
+
 @pytest.mark.parametrize(
     "net",
     [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,21 @@ def test_another_stream_is_returned_to() -> None:
             estimate(one, METHODS[0], seed=1, device="cuda")
         assert settings("cuda") == before
     torch.cuda.synchronize()
+
+
+def test_the_gpu_that_was_asked_for_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two: what is recorded or launched goes to the current one, wherever its tensors are."""
+    current = [0]
+
+    @contextmanager
+    def made_current(device: torch.device) -> Iterator[None]:
+        current.append(device.index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device", made_current)
+    with Execution("cuda:1").running():
+        assert current == [0, 1]
+    with Execution("cpu").running():
+        assert current == [0]

@@ -14,6 +14,7 @@ import rarely
 from rarely import Box, Gaussian, LpBall, Misclassification, Mixture, MonteCarlo, Problem, Splitting, Targeted, estimate
 from rarely import TruncatedGaussian as Truncated
 from rarely.core.errors import InputError, NetworkError, RarelyError
+from rarely.core.execution import _runs
 from rarely.kernels import HMC, PCN, HitAndRun, RandomWalk
 
 NAN, INF = float("nan"), float("inf")
@@ -242,3 +243,24 @@ def test_a_network_that_cannot_run_on_the_gpu_runs_on_the_cpu_unless_a_gpu_was_a
         assert estimate(problem, settings, seed=0).provenance["device"] == "cpu"
     with pytest.raises(RuntimeError, match="device"):
         estimate(problem, Splitting(100, islands=2), device="cuda")
+
+
+class Arrays(nn.Module):
+    """Torch says TypeError to arrays of what is on a GPU; so does this to all that comes after a problem was posed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.posed = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.posed:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+        return x
+
+
+@pytest.mark.parametrize("where", ["network", "property", "neither"])
+def test_whatever_a_network_or_a_property_says_to_a_gpu_it_runs_on_the_cpu(where: str) -> None:
+    network, score = Arrays().eval(), Arrays()
+    problem = Problem(network, lambda x, y: score(y[:, 0]), Box([-2.0, -1.0], [-1.0, 0.0]))
+    network.posed, score.posed = where == "network", where == "property"
+    assert _runs(problem.adapted, problem, torch.device("cpu")) == (where == "neither")

@@ -144,7 +144,7 @@ class Asks(Written):
 )  # fmt: skip
 def test_what_is_not_known_is_not_guessed(network: nn.Module) -> None:
     inputs = next(network.parameters()).shape[1]
-    assert text_of(network.eval(), inputs) is None
+    assert text_of(network.eval(), (inputs,)) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_program_that_says_something_else_than_the_network_is_not_used(
 ) -> None:
     problem, read = Problem(chain(6, 9, 2), Misclassification(0), Box(-torch.ones(6), torch.ones(6))), chip.text_of
     assert walks(problem, PCN(), device)[0]._chip is not None
-    monkeypatch.setattr(chip, "text_of", lambda *_: read(chain(6, 8, 2), 6))
+    monkeypatch.setattr(chip, "text_of", lambda *_: read(chain(6, 8, 2), (6,)))
     assert walks(problem, PCN(), device)[0]._chip is None
 
 

@@ -96,3 +96,11 @@ def test_a_network_that_waits_for_the_host_runs_step_by_step() -> None:
     found = estimate(problem, Splitting(500, 0.1, 12, PCN(), islands=8), device="cuda")
     exact = float(torch.special.log_ndtr(torch.tensor(-3.0, dtype=torch.float64)))
     assert abs(found.log_prob - exact) < 5 * found.log_prob_std
+
+
+@pytest.mark.parametrize("steps", [4, "auto"])
+def test_where_all_are_tied_at_a_level_of_the_papers_rule_nobody_is_replaced(steps: int | str) -> None:
+    problem = Problem(torch.nn.Identity().eval(), lambda x, y: (y[:, 0] - 4).relu() - 1, Gaussian(torch.zeros(2), 1.0))
+    found = estimate(problem, Splitting(50, 0.1, steps, islands=1, rule="paper", resample="killed"))  # type: ignore[arg-type]
+    assert found.outcome.value == "stalled"
+    assert found.calls == 50
