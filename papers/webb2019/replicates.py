@@ -47,7 +47,7 @@ def independent_runs(
     found: list[list[Single]] = [[] for _ in problems]
     for batch in execution.place(problems, Spend(len(problems)), at_once=many.at_once):
         with execution.running(), batch.network.evaluating():
-            climb = many.populations(batch, rng)
+            climb = many.populations(batch, rng.at(batch.device))
             while True:
                 try:
                     note(next(climb))

@@ -69,8 +69,8 @@ class Execution:
             torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
             for layer in layers:
                 layer.fp32_precision = "tf32" if self.tf32 else "ieee"
-            device = self.resolve()
-            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            device = self.resolve()  # "cuda" is the current one, whichever that is
+            with torch.cuda.device(device) if device.type == "cuda" and device.index is not None else nullcontext():
                 yield
         finally:
             torch.set_num_threads(threads)

@@ -63,16 +63,13 @@ class Chip:
             self.A, self.limit, self.weights, rng.key(), n, steps, int(strict), shared=self.shared,
         )  # fmt: skip
 
-    def agrees(self, position: Tensor, score: Tensor, scale: Tensor, rng: Rng) -> bool:
-        """Whether a step of no length gives the scores (B, N) that the network itself has given."""
-        some = slice(0, _BLOCK)
-        given, told = score[:, some], torch.full_like(score[:, some], torch.nan).contiguous()
-        here = position[:, some].contiguous()
-        still = torch.zeros_like(scale if scale.shape[1] == 1 else scale[:, some]).contiguous()
-        level = torch.full_like(told[:, 0], -torch.inf)
-        self.walk(here, told, torch.zeros_like(told), still, None, level, False, 1, rng)
-        near = (told - given).abs() <= _OFF * given.abs().amax(1, keepdim=True) + _OFF
-        return bool((near | (told == given) | (told.isnan() & given.isnan())).all())
+    def scores(self, position: Tensor, score: Tensor, scale: Tensor, rng: Rng) -> Tensor | None:
+        """The scores of chains (B, N, d) as steps give them, or None where the network says something else: (B, N)."""
+        told, level = torch.full_like(score, torch.nan).contiguous(), torch.full_like(score[:, 0], -torch.inf)
+        still = torch.zeros_like(scale).contiguous()
+        self.walk(position.clone(), told, torch.zeros_like(told), still, None, level, False, 1, rng)
+        near = (told - score).abs() <= _OFF * score.abs().amax(1, keepdim=True) + _OFF
+        return told if bool((near | (told == score) | (told.isnan() & score.isnan())).all()) else None
 
 
 def chip_for(batch: Batch, normal: bool) -> Chip | None:

@@ -13,7 +13,7 @@ from rarely.core.errors import InputError
 from rarely.core.rng import Rng
 from rarely.gpu.chip import Chip, chip_for
 from rarely.gpu.moves import moves_of
-from rarely.kernels.base import State, allowed, normal_init, nudge, passes
+from rarely.kernels.base import State, allowed, nudge, passes
 from rarely.stats import fused
 
 _FIT_FROM = 12  # chains whose spread says something
@@ -42,7 +42,9 @@ class PCN:
             raise InputError(f"the target acceptance must lie in (0, 1), got {self.target}")
 
     def init(self, batch: Batch, n: int, rng: Rng) -> State:
-        return normal_init(batch, n, rng, self.scale)
+        z = batch.normals(n, rng)
+        scale = z.new_full((len(batch), 1), self.scale)
+        return State(z, _scored(batch, z, rng), scale, log_density=batch.log_kept(z))
 
     def fit(self, state: State) -> State:
         """Shorter steps in coordinates where the population is very narrow (after Papaioannou et al. 2015).
@@ -88,6 +90,16 @@ class PCN:
 
     def adapt(self, state: State, accepted: Tensor) -> State:
         return nudge(state, accepted, self.target, self.rate, 1.0 if state.unit is None else 8.0)
+
+
+def _scored(batch: Batch, z: Tensor, rng: Rng) -> Tensor:
+    """Scores (B, N) as a step gives them: the same number from the same outputs, see `Walk.scored`."""
+    still = z.new_zeros(len(batch), 1)
+    moves = moves_of(batch, z, still, None, rng)
+    if moves is None:
+        return batch.score_normal(z)
+    before = z.new_zeros(z.shape[:2])
+    return moves.judged(before, moves.inputs(), torch.full_like(still, -torch.inf), strict=False)[0]
 
 
 def _blend(z: Tensor, noise: Tensor, beta: Tensor, sign: float) -> Tensor:

@@ -159,7 +159,7 @@ class _Populations:
         slots = torch.arange(s.islands).repeat(b)
         part = self.batch.take(rows)
         walk = self._walk(part, n)
-        state = self.kernel.init(part, n, self.rng)
+        state = walk.scored(self.kernel.init(part, n, self.rng))
         first = check_first(part.property, state.score)
         hits = (state.score >= 0).sum(1).tolist()
         for r, (i, j) in enumerate(zip(rows.tolist(), slots.tolist(), strict=True)):
