@@ -206,7 +206,7 @@ class Search:
         stacked = {name: torch.stack([getattr(law, name) for law in flat]).to(self.device) for name in names}
         self.laws = replace(first, **stacked)
         self.spec = spec_of(outputs, graph.classes, self.problems, self.device)
-        self._size = boxes_at_once(graph, low)
+        self._size = boxes_at_once(graph, low.to(self.device))  # laws may have stayed behind
         self._pool = _Pool(self.n, self.spec.count if planes else 0, self.device)
 
     def tighten(self, timeout: float, gap: float, most_boxes: int | None = None) -> Iterator[list[ProbabilityBounds]]:

@@ -175,9 +175,11 @@ def probabilities_agree(device: torch.device) -> None:
             # More boxes are halved at a time, so that where boxes limit the work bounds differ a little.
             assert one == two or abs(one - two) < 0.5 + 0.1 * abs(one), (problem, here, there)
     low = torch.full((2,), -1.0, dtype=torch.float64)
-    laws = [place(UniformMeasure(low, -low * size), device, torch.float64) for size in (1.0, 2.0)]
+    laws = [UniformMeasure(low, -low * size) for size in (1.0, 2.0)]  # which stay where they are
     rows = -torch.ones(2, 1, 1), torch.tensor([[-0.2], [-0.3]])
-    search = Search(laws, [rows], place(build(small, (2,)), device, torch.float64), planes=True)
+    graph = place(build(small, (2,)), device, torch.float64)
+    search = Search(laws, [rows], graph, planes=True, device=device)
+    assert search._size == placing.boxes_at_once(graph, torch.zeros((), device=device))
     *_, last = search.tighten(math.inf, 0.5, 100)
     assert len(last) == 2
     assert search.cuts()[1].low.device.type == device.type
