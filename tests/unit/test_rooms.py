@@ -21,7 +21,7 @@ ROOMS: dict[str, set[str]] = {
     "display": set(),
     "core": {"display", "stats"},
     "inputs": {"core", "stats"},
-    "gpu": {"core"},
+    "gpu": {"core", "stats"},
     "kernels": {"core", "gpu", "stats"},
     "bounds": {"core", "inputs", "stats"},
     "methods": {"bounds", "core", "gpu", "inputs", "kernels", "stats"},

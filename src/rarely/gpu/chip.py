@@ -87,7 +87,7 @@ def chip_for(batch: Batch, normal: bool) -> Chip | None:
         return None
     A, limit = linear
     each = 1 if text.literal else _EACH
-    shared = 0 if text.literal else text.bytes_shared + 4 * text.widest * each * _BLOCK
+    shared = 0 if text.literal else 4 * (text.weights.numel() + text.widest * each * _BLOCK)
     if shared > most_shared(batch.device):
         return None
     names = {

@@ -80,7 +80,7 @@ __device__ __forceinline__ float larger(float a, float b) {
 }
 __device__ __forceinline__ float smaller(float a, float b) { return -larger(-a, -b); }
 
-// NaN passes, so that it is not lost but seen (as in kernels/base.py).
+// NaN passes, so that it is not lost but seen (as in stats/levels.py).
 __device__ __forceinline__ bool passes(float score, float level, bool strict) {
   return strict ? !(score <= level) : !(score < level);
 }

@@ -62,8 +62,9 @@ def _as_c(argument: Tensor | int | None) -> Any:
     return ctypes.c_void_p(argument.data_ptr())
 
 
+@cache
 def source(*names: str) -> str:
-    """The text of files of this folder, one after the other."""
+    """The text of files of this folder, one after the other; a step of pCN asks for it each time."""
     return "\n".join((resources.files(__package__) / name).read_text(encoding="utf-8") for name in names)
 
 

@@ -35,11 +35,6 @@ class Text:
     weights: Tensor  # of the body, in the order that gpu/layers.cuh reads them
     widest: int  # outputs of a dense layer, rounded up to fours
 
-    @property
-    def bytes_shared(self) -> int:
-        """Of the weights."""
-        return 0 if self.literal else 4 * self.weights.numel()
-
 
 def text_of(module: nn.Module, shape: Sequence[int]) -> Text | None:
     """The network on inputs of a shape, or None where it is no chain of layers that are known here, or too large."""

@@ -13,6 +13,7 @@ from rarely.core.coordinates import Coordinates, coordinates_of
 from rarely.core.properties import LinearConstraint, Misclassification
 from rarely.core.rng import Rng
 from rarely.gpu.compiler import CannotCompile, Function, available, compiled, source
+from rarely.stats.levels import passes
 
 _THREADS = 256
 _MOST = 2**31 - 1  # threads of a launch
@@ -50,7 +51,7 @@ class Moves:
         labels, A, limit = _of_outputs(self.batch, y)
         if labels is None and A is None:
             score = self.batch.property.score(x, y)
-            ok = ~(score <= level) if strict else ~(score < level)  # NaN passes, see kernels/base.py
+            ok = passes(score, level, strict)
             return torch.where(ok, score, before), ok.to(before)
         after, moved = torch.empty_like(before), torch.empty_like(before)
         alternatives, each = (1, 1) if limit is None else limit.shape[-2:]

@@ -17,6 +17,7 @@ from torch import Tensor
 from rarely.core.batch import Batch
 from rarely.core.rng import Rng
 from rarely.stats import fused
+from rarely.stats.levels import passes as passes
 
 _SHORTEST = 1e-4  # step size
 
@@ -134,11 +135,6 @@ class Kernel(Protocol):
     def adapt(self, state: State, accepted: Tensor) -> State:
         """Step sizes for the acceptance rates seen (B, N)."""
         ...
-
-
-def passes(score: Tensor, level: Tensor, strict: bool) -> Tensor:
-    """Whether a score is above the level. NaN passes, so that it is not lost but seen and reported by the estimator."""
-    return ~(score <= level) if strict else ~(score < level)
 
 
 def normal_init(batch: Batch, n: int, rng: Rng, scale: float, gradient: bool = False) -> State:

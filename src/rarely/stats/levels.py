@@ -25,6 +25,11 @@ class Selection:
     plateau: Tensor  # (B,) bool: ties below the goal reach the top, so that no level has survivors above it
 
 
+def passes(score: Tensor, level: Tensor, strict: bool) -> Tensor:
+    """Whether a score is above the level. NaN passes, so that it is not lost but seen and reported by the estimator."""
+    return ~(score <= level) if strict else ~(score < level)
+
+
 def select(scores: Tensor, quantile: float, paper: bool, goal: float = 0.0) -> Selection:
     """Choose the next level of each population (Alg. 1 l. 6-9).
 
